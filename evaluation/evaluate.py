@@ -24,7 +24,7 @@ from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
-from podzero.evaluation.solvers import SOLVED, Judge, JudgeResult, judged_positions, read_labels
+from podzero.evaluation.solvers import SOLVED, Judge, JudgedPositions, JudgeResult, judged_positions, read_labels
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 
 POSITIONS = 1000
@@ -70,8 +70,9 @@ def evaluate(
       Always `game, player`, and in addition
       - of a match: `opponent, games, wins, draws, losses, score, interval, records` (the file or None), or these by
         opponent in `matches`;
-      - of a judgement: `positions, keeps_value, exact, interval, by_ply, bands`, and in `network` the same for the most
-        probable moves of the player's network without search;
+      - of a judgement: `positions, keeps_value, exact, interval, by_ply, bands`; in `network` the same for the most
+        probable moves of the player's network without search, with its `value_error`; and in `games` all of this for
+        positions of games between strong players and perfect play, where podzero has such positions;
       - of episodes: `episodes, mean_return, std_return, interval` (of the mean).
 
     Raises:
@@ -111,11 +112,16 @@ def _check_options(name: str, players: int, opponent: str | None, positions: int
         raise ConfigError(f"--records {records}: SGF and PGN record two players, not {players}; remove it")
     if positions is not None and opponent is not None:
         raise ConfigError(f"--positions {positions} is for judgement by a solver: remove it, or --opponent {opponent}")
-    if positions is not None and (players == 1 or name not in SOLVED):
-        solved = ", ".join(SOLVED)
-        raise ConfigError(f"--positions {positions}: {name} has no solver (only {solved} have); leave --positions out")
+    check_solver(name, positions)
     if opponent is not None and players == 1:
         raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
+
+
+def check_solver(name: str, positions: int | None) -> None:
+    """Refuses `--positions` in a game, or an environment, that has no solver."""
+    if positions is not None and name not in SOLVED:
+        solved = ", ".join(SOLVED)
+        raise ConfigError(f"--positions {positions}: {name} has no solver (only {solved} have); leave --positions out")
 
 
 def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
@@ -166,18 +172,28 @@ def _match(
 def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> dict[str, Any]:
     """The solver's judgement of a player's moves, and of its network's."""
     labels = read_labels(env.spec.name, "test") if positions is None and env.spec.name in ENUMERATED else None
-    judge = Judge(env, judged_positions(env, positions or POSITIONS, seed) if labels is None else labels)
-    result = _judged(judge(player, jax.random.key(seed)))
-    if isinstance(player, SearchPlayer) and player.network:
-        result["network"] = _judged(judge.network(player))
+    judged = judged_positions(env, positions or POSITIONS, seed) if labels is None else labels
+    result = _judged(env, player, judged, seed)
+    if (strong := read_labels(env.spec.name, "games")) is not None:
+        result["games"] = _judged(env, player, strong, seed)
     return result
 
 
-def _judged(result: JudgeResult) -> dict[str, Any]:
+def _judged(env: Env, player: Player, positions: JudgedPositions, seed: int) -> dict[str, Any]:
+    """The judgement in these positions."""
+    judge = Judge(env, positions)
+    result = _shares_by_ply(judge(player, jax.random.key(seed)))
+    if isinstance(player, SearchPlayer) and player.network:
+        result["network"] = _shares_by_ply(judge.network(player))
+    return result
+
+
+def _shares_by_ply(result: JudgeResult) -> dict[str, Any]:
     bands = {f"plies {first} to {last}": _shares(band) for (first, last), band in result.bands.items()}
     return _shares(result) | {"by_ply": result.by_ply, "bands": bands}
 
 
 def _shares(result: JudgeResult) -> dict[str, Any]:
     shares = {name: getattr(result, name) for name in ("positions", "keeps_value", "exact")}
-    return shares | {"interval": list(result.interval)}
+    error = {} if result.value_error is None else {"value_error": result.value_error}
+    return shares | {"interval": list(result.interval)} | error

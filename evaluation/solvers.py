@@ -184,13 +184,15 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test") -> Ju
     """
     labels = read_labels(env.spec.name, part)
     if labels is not None and count <= len(labels.moves):
-        return _ordered(labels, np.random.default_rng(seed)).at(slice(count))
+        return evenly_ordered(labels, np.random.default_rng(seed)).at(slice(count))
     # The two parts have even and odd seeds, so that no seed draws the same positions for both.
     return draw_positions(env, make_solver(env.spec.name), count, get_args(Part).index(part) + 2 * seed)
 
 
-def read_labels(game: str, part: Part) -> JudgedPositions | None:
-    """The labelled positions of a game that come with podzero, or None."""
+def read_labels(game: str, part: Part | Literal["games"]) -> JudgedPositions | None:
+    """The labelled positions of a game that come with podzero, or None. `games` are of strong players against perfect
+    play, all others of random play.
+    """
     known = _ELSEWHERE[game][0] if game in _ELSEWHERE else game
     file = LABELS / f"{known}-{part}.npz"
     if not file.is_file():
@@ -241,7 +243,7 @@ def _wanted(sizes: np.ndarray[Any, Any], misses: np.ndarray[Any, Any], count: in
     return np.flatnonzero(is_open & (sizes < each))
 
 
-def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
+def evenly_ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
     """The positions in an order that is random, with every prefix even over the plies."""
     shuffled = rng.permutation(len(positions.moves))
     plies = positions.plies[shuffled]
@@ -305,6 +307,8 @@ class JudgeResult(NamedTuple):
     """`keeps_value` by ply."""
     interval: tuple[float, float]
     """95% interval of `keeps_value`, by Wilson's formula."""
+    value_error: float | None
+    """Mean absolute difference of a network's values from those of the game; None where moves alone are judged."""
     bands: dict[tuple[int, int], JudgeResult]
     """Results, without bands of their own, in each of `BANDS` with positions."""
 
@@ -321,16 +325,20 @@ class Judge:
         return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
 
     def network(self, player: SearchPlayer) -> JudgeResult:
-        """Judges the most probable moves of a player's network, without search."""
-        policy, _ = player.evaluate(self._states)
-        return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
+        """Judges the values and the most probable moves of a player's network, without search."""
+        policy, values = map(np.asarray, player.evaluate(self._states))
+        return judge_actions(policy.argmax(axis=1), self._positions, values)
 
 
 def judge_actions(
-    actions: np.ndarray[Any, Any], positions: JudgedPositions, bands: Iterable[tuple[int, int]] = BANDS
+    actions: np.ndarray[Any, Any],
+    positions: JudgedPositions,
+    values: np.ndarray[Any, Any] | None = None,
+    bands: Iterable[tuple[int, int]] = BANDS,
 ) -> JudgeResult:
-    """Judges an action for each position, `[N]`."""
-    good = _is_best(actions, game_values(positions.scores))
+    """Judges an action for each position, `[N]`, and a value for its player to move, `[N]` in [-1, 1]."""
+    known = game_values(positions.scores)
+    good = _is_best(actions, known)
     plies = positions.plies
     return JudgeResult(
         positions=len(actions),
@@ -338,8 +346,11 @@ def judge_actions(
         exact=float(_is_best(actions, positions.scores).mean()),
         by_ply={int(ply): float(good[plies == ply].mean()) for ply in np.unique(plies)},
         interval=wilson(float(good.sum()), len(good)),
+        value_error=None if values is None else float(np.abs(values - np.nanmax(known, axis=1)).mean()),
         bands={
-            (first, last): judge_actions(actions[inside], positions.at(inside), ())
+            (first, last): judge_actions(
+                actions[inside], positions.at(inside), None if values is None else values[inside], ()
+            )
             for first, last in bands
             if (inside := (plies >= first) & (plies <= last)).any()
         },

@@ -119,27 +119,41 @@ def match_rows(found: Mapping[str, Any]) -> Rows:
 
 
 def judgement_table(found: Mapping[str, Any]) -> ReportTable:
-    """The table of a solver's judgement: a row for all plies and for each band of them."""
-    network = found.get("network")
-    parts = [(name.removeprefix("plies "), one) for name, one in found["bands"].items()]
-    alone = network and [network, *network["bands"].values()]
-    rows = []
-    for row, (plies, one) in enumerate([("all", found), *parts]):
-        shares = [text for judged in ([one, alone[row]] if alone else [one]) for text in _judged(judged)]
-        rows.append((plies, f"{one['positions']:,}", *shares))
-    alone_header = ("network: keeps the value", "best") if network else ()
+    """The table of a solver's judgement: a row for all plies and for each band of them; and the same for positions of
+    games between strong players, if there are any.
+    """
+    network, rows = found.get("network"), _judgement_rows(found, "")
+    if strong := found.get("games"):
+        rows += _judgement_rows(strong, "strong games, ")
+    alone_header = ("network: keeps the value", "best", "value error") if network else ()
     return ReportTable(
         f"{found['player']} in {found['game']}, judged by perfect play: how many moves keep the game's value, with the "
         "95% interval, and how many are among the best"
-        + ("; with search, then the network's most probable moves without." if network else "."),
+        + (
+            "; with search, then the network's most probable moves without, and how far its values are off."
+            if network
+            else "."
+        ),
         ("plies", "positions", "keeps the value", "best", *alone_header),
         rows,
     )
 
 
-def _judged(one: Mapping[str, Any]) -> tuple[str, str]:
-    positions = one["positions"]
-    return share(one["keeps_value"], positions, one["interval"]), share(one["exact"], positions)
+def _judgement_rows(found: Mapping[str, Any], prefix: str) -> list[tuple[str, ...]]:
+    """The row of all positions, and those of the bands."""
+    judged = [one for one in (found, found.get("network")) if one]
+    parts = [("all", judged)]
+    parts += [(plies.removeprefix("plies "), [one["bands"][plies] for one in judged]) for plies in found["bands"]]
+    return [
+        (prefix + plies, f"{ones[0]['positions']:,}", *(text for one in ones for text in _judged(one)))
+        for plies, ones in parts
+    ]
+
+
+def _judged(one: Mapping[str, Any]) -> tuple[str, ...]:
+    positions, error = one["positions"], one.get("value_error")
+    shares = share(one["keeps_value"], positions, one["interval"]), share(one["exact"], positions)
+    return shares if error is None else (*shares, f"{error:.3f}")
 
 
 def episode_rows(found: Mapping[str, Any]) -> Rows:

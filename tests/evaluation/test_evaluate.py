@@ -30,7 +30,7 @@ def test_a_judgement_as_plain_values(workdir):
     result = evaluate(str(workdir.root), positions=30)
     judged = {"positions", "keeps_value", "exact", "interval", "by_ply", "bands"}
     assert set(result) == {"game", "player", "network"} | judged
-    assert set(result["network"]) == judged
+    assert set(result["network"]) == judged | {"value_error"}
     assert set(result["bands"]) == {"plies 0 to 9"}
     assert result["positions"] == result["bands"]["plies 0 to 9"]["positions"] == 30
     assert result["interval"][0] <= result["keeps_value"] <= result["interval"][1]
@@ -43,6 +43,12 @@ def test_all_positions_of_tic_tac_toe_are_judged():
     assert 1000 < result["positions"] < 4520
     assert "network" not in result
     assert evaluate("solver", positions=30, game="tic_tac_toe")["positions"] == 30
+
+
+def test_connect_four_is_judged_in_positions_of_strong_games_too():
+    result = evaluate("random", positions=20, game="connect_four")
+    assert (result["positions"], result["games"]["positions"]) == (20, 1000)
+    assert set(result["games"]["bands"]) == {"plies 0 to 9", "plies 10 to 19", "plies 20 to 30"}
 
 
 def test_the_seed_decides():

@@ -55,6 +55,12 @@ def test_shares_by_hand():
     assert result.by_ply == {0: 1.0, 1: 0.5, 2: 0.0}
     assert result.interval == wilson(2, 4)
     assert result.bands == {(0, 9): result._replace(bands={})}
+    assert result.value_error is None
+    # The best of the positions are won, drawn, won and won for the player to move.
+    judged = judge_actions(np.array([1, 3, 2, 0]), positions, np.float32([0.5, -0.5, 1.0, -1.0]))
+    assert judged.value_error == (0.5 + 0.5 + 0.0 + 2.0) / 4
+    assert judged.bands == {(0, 9): judged._replace(bands={})}
+    assert judged._replace(value_error=None, bands={}) == result._replace(bands={})
 
 
 def test_the_judgement_by_bands_of_plies_by_hand():

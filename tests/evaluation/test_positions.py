@@ -103,7 +103,7 @@ def test_positions_are_even_over_the_plies_except_where_a_game_has_fewer(game):
     assert (first >= np.minimum(counts, 40 // len(counts))).all()
 
 
-@pytest.mark.parametrize("part", ["test", "validation"])
+@pytest.mark.parametrize("part", ["test", "validation", "games"])
 def test_the_labels_of_connect_four_are_what_the_solver_says(part):
     env, solver = make_env("connect_four"), make_solver("connect_four")
     labels = read_labels("connect_four", part)

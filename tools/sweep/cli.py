@@ -6,7 +6,7 @@ The table has means over seeds, the spread between them, and differences paired 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any, Literal, NamedTuple
@@ -74,6 +74,14 @@ def sweep(
         bool,
         typer.Option("--asha", help="Stop a run at 1/9 and 1/3 of its limit unless it is in the best third so far."),
     ] = False,
+    positions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Let a solver judge the last snapshot of each finished run in so many positions.",
+            show_default="no judgement",
+        ),
+    ] = None,
     metric: Annotated[
         Metric | None,
         typer.Option(help="What the table compares.", show_default="the first of these that the runs measure"),
@@ -95,6 +103,7 @@ def sweep(
     folder = SweepFolder(to or RUNS / f"{Path(config).stem}-sweep")
     for run in runs:
         _check_alone(run)
+        _check_solved(run, positions)
         approve_code(as_resumed(run.experiment, folder.workdir(run)))
     if (note := _judgement_note(runs[0].experiment)) is not None:
         typer.echo(note, err=True)
@@ -118,7 +127,8 @@ def sweep(
             given_up = train_runs(
                 folder, absolute_config(config), runs if asha else left, parallel, address, asha, signals, say, secrets
             )
-        result = summarize([read_result(folder, run, given_up.get(run.name)) for run in runs], metric)
+        results = [read_result(folder, run, given_up.get(run.name)) for run in runs]
+        result = summarize([_judged(folder, run, positions, signals, say) for run in results], metric)
     if as_json:
         print_json(result)
     else:
@@ -166,6 +176,14 @@ def _check_alone(run: SweepRun) -> None:
         )
 
 
+def _check_solved(run: SweepRun, positions: int | None) -> None:
+    """Refuses `positions` to judge in a game without a solver."""
+    if positions is not None:
+        from podzero.evaluation.evaluate import check_solver
+
+        check_solver(run.experiment.env.title, positions)
+
+
 class RunResult(NamedTuple):
     """What a run of a sweep reached."""
 
@@ -184,6 +202,8 @@ class RunResult(NamedTuple):
     """The newest evaluation, by the names of `folder.METRICS`."""
     measured_at: Mapping[str, int]
     """The learner step of each of these values."""
+    judged: Mapping[str, float] = {}
+    """A solver's judgement of its last snapshot, by the words of `measures_of`."""
 
 
 def read_result(folder: SweepFolder, run: SweepRun, error: str | None = None) -> RunResult:
@@ -210,6 +230,35 @@ def read_result(folder: SweepFolder, run: SweepRun, error: str | None = None) ->
     )
 
 
+def _judged(
+    folder: SweepFolder, run: RunResult, positions: int | None, signals: StopSignals, say: Callable[[str], None]
+) -> RunResult:
+    """The run with a solver's judgement, if it has finished and nobody has asked to stop; each run is judged once."""
+    if positions is None or run.state != "finished" or signals.number:
+        return run
+    from podzero.evaluation.evaluate import evaluate
+
+    judged = folder.judgement(run.name, positions)
+    if judged is None:
+        say(f"{run.name}: is judged in {positions:,} positions")
+        judged = measures_of(evaluate(str(folder.root / run.name), positions=positions))
+        folder.keep_judgement(run.name, positions, judged)
+    return run._replace(judged=judged)
+
+
+def measures_of(found: Mapping[str, Any]) -> dict[str, float]:
+    """The shares of moves that keep the value, and the errors of the network's values, of what `evaluate` returned."""
+    measures = {}
+    for where, judged in (("", found), ("strong games, ", found.get("games"))):
+        if judged is None:
+            continue
+        for plies in ("all plies", *judged["bands"]):
+            with_search, alone = (one["bands"].get(plies, one) for one in (judged, judged["network"]))
+            measures[f"{where}{plies}: keeps the value"] = with_search["keeps_value"]
+            measures[f"{where}{plies}: value error"] = alone["value_error"]
+    return measures
+
+
 def summarize(runs: Sequence[RunResult], metric: str | None = None) -> dict[str, Any]:
     """Compares the combinations of the runs with that of the first run, as plain values; None for what is not known.
 
@@ -218,16 +267,29 @@ def summarize(runs: Sequence[RunResult], metric: str | None = None) -> dict[str,
     Returns:
       `metric`, `runs` and `combinations`: `settings`, the number of `runs`, the metric's `values` in those that have
       finished and have it, their `mean`, their `spread` (sample standard deviation), and the `difference` from the
-      first combination, paired by seed: its `mean`, `low` and `high` (95% interval by Student), and the `pairs`.
+      first combination, paired by seed: its `mean`, `low` and `high` (95% interval by Student), and the `pairs`; and in
+      `judged` such combinations for each measure of a solver's judgement.
     """
     metric = metric or next((name for name in METRICS if any(name in run.values for run in runs)), "rating")
+    measures = dict.fromkeys(name for run in runs for name in run.judged)
+    return {
+        "metric": metric,
+        "combinations": _combinations(runs, "values", metric),
+        "judged": {name: _combinations(runs, "judged", name) for name in measures},
+        "runs": [run._asdict() for run in runs],
+    }
+
+
+def _combinations(runs: Sequence[RunResult], kind: Literal["values", "judged"], measure: str) -> list[dict[str, Any]]:
+    """See `summarize`; the measure is one of the runs' `values` or `judged`."""
     groups: dict[tuple[str, ...], list[RunResult]] = {}
     for run in runs:
         groups.setdefault(tuple(run.combination.values()), []).append(run)
     combinations: list[dict[str, Any]] = []
     first: dict[str, float] = {}
     for group in groups.values():
-        by_seed = {run.seed: run.values[metric] for run in group if _compared(run, metric)}
+        found = {run.seed: getattr(run, kind) for run in group if run.state == "finished"}
+        by_seed = {seed: values[measure] for seed, values in found.items() if measure in values}
         values = list(by_seed.values())
         combinations.append(
             {
@@ -240,7 +302,7 @@ def summarize(runs: Sequence[RunResult], metric: str | None = None) -> dict[str,
             }
         )
         first = first if len(combinations) > 1 else by_seed
-    return {"metric": metric, "combinations": combinations, "runs": [run._asdict() for run in runs]}
+    return combinations
 
 
 def _compared(run: RunResult, metric: str) -> bool:
@@ -267,16 +329,8 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
     steps = sorted({run.measured_at[metric] for run in runs if _compared(run, metric)})
     if len(steps) > 1:
         caption += f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
-    combinations = [
-        (
-            shown(one["settings"]) or "as they stand",
-            f"{len(one['values'])} of {one['runs']}",
-            _number(one["mean"]),
-            _number(one["spread"]),
-            _said(one["difference"]),
-        )
-        for one in result["combinations"]
-    ]
+    header = ("settings", "measured", "mean", "spread", "difference")
+    judged = [(name, *row) for name, found in result["judged"].items() for row in _rows(found)]
     rows = [
         (
             run.name,
@@ -289,8 +343,28 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
         for run in runs
     ]
     return [
-        ReportTable(caption, ("settings", "measured", "mean", "spread", "difference"), combinations),
+        ReportTable(caption, header, _rows(result["combinations"])),
+        *([ReportTable(_OF_SOLVER, ("positions", *header), judged)] if judged else []),
         ReportTable("All runs.", ("run", "state", "minutes", "steps", word, "at step"), rows),
+    ]
+
+
+_OF_SOLVER = (
+    "A solver's judgement of the last snapshots of finished runs, likewise: the share of the search's moves that keep "
+    "the game's value, and the mean absolute error of the network's values."
+)
+
+
+def _rows(combinations: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            shown(one["settings"]) or "as they stand",
+            f"{len(one['values'])} of {one['runs']}",
+            _number(one["mean"]),
+            _number(one["spread"]),
+            _said(one["difference"]),
+        )
+        for one in combinations
     ]
 
 

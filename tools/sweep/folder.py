@@ -201,6 +201,17 @@ class SweepFolder:
         """Records that a run was stopped early."""
         self._write({"stopped": sorted({*self._read().get("stopped", []), run.name})})
 
+    def judgement(self, name: str, positions: int) -> dict[str, float] | None:
+        """What `keep_judgement` has kept of a run's judgement in so many positions; None if there is none."""
+        found: dict[str, float] | None = self._read().get("judged", {}).get(str(positions), {}).get(name)
+        return found
+
+    def keep_judgement(self, name: str, positions: int, measures: Mapping[str, float]) -> None:
+        """Keeps a solver's judgement of a finished run."""
+        judged = self._read().get("judged", {})
+        judged.setdefault(str(positions), {})[name] = measures
+        self._write({"judged": judged})
+
     def progress(self, run: SweepRun) -> SweepProgress:
         """What a run has done."""
         stopped = run.name in self._read().get("stopped", [])

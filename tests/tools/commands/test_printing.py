@@ -32,16 +32,21 @@ def judged(keeps, positions):
     return {"positions": positions, "keeps_value": keeps, "exact": 0.5, "interval": [0.4, 0.9]}
 
 
+@pytest.mark.parametrize("strong", [False, True])
 @pytest.mark.parametrize("network", [False, True])
-def test_a_judgement_is_a_row_for_all_plies_and_for_each_band(network):
+def test_a_judgement_is_a_row_for_all_plies_and_for_each_band(network, strong):
     found = judged(0.75, 100) | {"by_ply": {"0": 1.0}, "bands": {"plies 0 to 9": judged(0.5, 40)}}
-    found |= {"network": found} if network else {}
+    alone = found | {"value_error": 0.125, "bands": {"plies 0 to 9": judged(0.5, 40) | {"value_error": 0.25}}}
+    found |= {"network": alone} if network else {}
+    found |= {"games": dict(found)} if strong else {}
     table = judgement_table({"game": "connect_four", "player": "me", **found})
     assert [row[:3] for row in table.rows] == [
-        ("all", "100", "75.0% (40.0 to 90.0%)"),
-        ("0 to 9", "40", "50% (40 to 90%)"),
+        (prefix + name, *rest)
+        for prefix in ("", "strong games, ")[: 1 + strong]
+        for name, *rest in (("all", "100", "75.0% (40.0 to 90.0%)"), ("0 to 9", "40", "50% (40 to 90%)"))
     ]
-    assert {len(row) for row in table.rows} == {len(table.header)} == {6 if network else 4}
+    assert {len(row) for row in table.rows} == {len(table.header)} == {7 if network else 4}
+    assert not network or [row[-1] for row in table.rows[:2]] == ["0.125", "0.250"]
 
 
 def test_episodes_have_a_mean_with_its_interval_and_a_spread():

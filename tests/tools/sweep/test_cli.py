@@ -32,6 +32,7 @@ RATES = "learner.optimizer.learning_rate=0.25,0.5"
         (["tic_tac_toe", "seed=0..1", "cluster.hosts=2"], "cluster.hosts"),
         (["tic_tac_toe", "seed=0..1", "--to", "gs://bucket/sweep"], "bucket"),
         (["tic_tac_toe", "seed=0..1", "--env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        (["othello", "seed=0..1", "--minutes", "2", "--positions", "9"], "othello has no solver"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_ray_starts(command, tmp_path, monkeypatch, arguments, message):
@@ -60,6 +61,23 @@ def test_a_sweep_that_has_ended_prints_its_table_at_once(command, tmp_path, monk
     code, out, _ = command("sweep", "tic_tac_toe", RATES, "seed=0..1", "--minutes", "2")
     assert code == 0
     assert "podzero report" in out
+    asked = []
+
+    def judge(who, positions):
+        asked.append((Path(who).name, positions))
+        return {"keeps_value": 0.5, "bands": {}, "network": {"value_error": 0.25, "bands": {}}}
+
+    monkeypatch.setattr("podzero.evaluation.evaluate.evaluate", judge)
+    for _ in range(2):
+        code, out, _ = command(
+            "sweep", "tic_tac_toe", RATES, "seed=0..1", "--minutes", "2", "--positions", "30", "--json"
+        )
+        judged = json.loads(out)["judged"]
+        assert {name: [one["mean"] for one in found] for name, found in judged.items()} == {
+            "all plies: keeps the value": [0.5, 0.5], "all plies: value error": [0.25, 0.25],
+        }  # fmt: skip
+    # Each run once, although the command was typed twice.
+    assert asked == [(f"learning_rate{rate}-seed{seed}", 30) for seed in (0, 1) for rate in ("0.25", "0.5")]
     # The folder stands for its runs elsewhere too.
     assert command("compare", "runs/tic_tac_toe-sweep", "--json")[0] == 0
     code, out, _ = command("report", "runs/tic_tac_toe-sweep", "--json")

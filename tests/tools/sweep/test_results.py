@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from podzero.tools.sweep.cli import RunResult, summarize, tables
+from podzero.tools.sweep.cli import RunResult, measures_of, summarize, tables
 
 
 def result(rate, seed, value, state="finished"):
@@ -50,6 +50,23 @@ def test_tables_name_what_was_given_up_and_json_has_null_for_what_is_not_known()
     assert "it broke" in runs.rows[1][1]
     tree = json.loads(json.dumps(found, allow_nan=False))
     assert [one["mean"] for one in tree["combinations"]] == [10.0, None]
+
+
+def test_each_measure_of_a_judgement_is_compared_by_seed():
+    band = {"keeps_value": 0.75, "value_error": 0.5}
+    found = {
+        "keeps_value": 0.875,
+        "bands": {"plies 0 to 9": band},
+        "network": {"keeps_value": 0.5, "value_error": 0.25, "bands": {"plies 0 to 9": band | {"keeps_value": 0.625}}},
+    }
+    measures = measures_of(found | {"games": found})
+    assert measures["all plies: keeps the value"] == measures["strong games, all plies: keeps the value"] == 0.875
+    assert measures["plies 0 to 9: keeps the value"] == 0.75
+    assert (measures["all plies: value error"], measures["plies 0 to 9: value error"]) == (0.25, 0.5)
+    runs = [result("1", "0", 10.0)._replace(judged={"all": 0.5}), result("2", "0", 12.0)._replace(judged={"all": 0.75})]
+    _, judged, _ = tables(summarize([*runs, result("2", "1", 9.0)]))
+    assert [row[:4] for row in judged.rows] == [("all", "rate=1", "1 of 1", "0.5"), ("all", "rate=2", "1 of 2", "0.75")]
+    assert judged.rows[1][-1].startswith("+0.25")
 
 
 def test_the_step_of_each_value_is_said_and_that_compared_runs_differ_in_it():
