@@ -3,16 +3,19 @@ search, on podzero's games and networks in JAX.
 
     uv run python docs/ppo.py connect_four --minutes 10
     uv run podzero evaluate runs/ppo-connect_four --positions 1000 --simulations 32
+    uv run python docs/ppo.py gymnax_breakout_device --reward-scale 0.1
 
 Three steps repeat: play T moves in B games, compute advantages, take several passes of gradient steps over these moves.
 In games for two, half of the games are against earlier versions of the agent. `podzero evaluate`, `tournament`,
-`init_from` and `teacher` read what it saves.
+`init_from` and `teacher` read what it saves. Where the experiment learns a model, a perceptron takes its place, and
+nothing is saved: these commands would search the model.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.config import Experiment, load
+from podzero.config import Experiment, MLPConfig, load
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Network, Params
 from podzero.envs import make_env
@@ -213,14 +216,20 @@ def make_update(
     return jax.jit(update)
 
 
-def run(experiment: Experiment, workdir: Workdir, minutes: float, updates: float = np.inf) -> int:
+def run(
+    experiment: Experiment, workdir: Workdir, minutes: float, updates: float = np.inf, reward_scale: float = 1.0
+) -> int:
     """Plays and learns for so many minutes, or updates if they are made earlier, and saves the parameters.
+
+    `reward_scale` multiplies rewards, so that their discounted sums lie in [-1, 1] as the network's values do.
 
     Returns:
       The number of moves played.
     """
     env, random = make_env(experiment.env), np.random.default_rng(experiment.seed)
-    network = make_network(experiment.network, env.spec)
+    network = make_network(MLPConfig(name="mlp") if experiment.learns_model else experiment.network, env.spec)
+    size, alone = experiment.actors.games, env.spec.players == 1
+    returns, newest = np.zeros(size), deque[float](maxlen=100)
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.inject_hyperparams(optax.adam)(RATE))
     start, play = make_play(experiment, env, network)
     update = make_update(network, optimizer)
@@ -233,6 +242,11 @@ def run(experiment: Experiment, workdir: Workdir, minutes: float, updates: float
         key, play_key, update_key = jax.random.split(key, 3)
         opponent = earlier[random.integers(len(earlier))]
         games, moves, last = play(params, opponent, play_key, games)
+        for reward, keeps in zip(*jax.device_get((moves.reward, moves.keeps)), strict=True):
+            returns += reward
+            newest.extend(returns[keeps == 0])
+            returns[keeps == 0] = 0
+        moves = moves._replace(reward=moves.reward * reward_scale)
         opt_state[1].hyperparams["learning_rate"] = jnp.asarray(RATE * (1 - share))
         params, opt_state, loss = update(params, opt_state, update_key, moves, last)
         done += 1
@@ -240,9 +254,11 @@ def run(experiment: Experiment, workdir: Workdir, minutes: float, updates: float
             earlier = [*earlier, params][-EARLIER:]
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            print(f"{done * MOVES * experiment.actors.games:,} moves  loss {float(loss):.3f}", flush=True)
-    save_snapshot(workdir.snapshots, done * PASSES * PARTS, params, experiment)
-    return done * MOVES * experiment.actors.games
+            reached = f"  mean return {np.mean(newest):.2f}" if alone and newest else ""
+            print(f"{done * MOVES * size:,} moves  loss {float(loss):.3f}{reached}", flush=True)
+    if not experiment.learns_model:
+        save_snapshot(workdir.snapshots, done * PASSES * PARTS, params, experiment)
+    return done * MOVES * size
 
 
 def main() -> None:
@@ -251,10 +267,11 @@ def main() -> None:
     parser.add_argument("config", help="an experiment with a game in JAX, as connect_four or othello")
     parser.add_argument("settings", nargs="*", help="settings that override those of the experiment")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--reward-scale", type=float, default=1.0)
     options = parser.parse_args()
     workdir = Workdir(f"runs/ppo-{options.config}")
-    moves = run(load(options.config, options.settings), workdir, options.minutes)
-    print(f"{moves:,} moves; the agent is in {workdir.root}")
+    moves = run(load(options.config, options.settings), workdir, options.minutes, reward_scale=options.reward_scale)
+    print(f"{moves:,} moves; what was saved is in {workdir.root}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_walk import SECTION
 
-from podzero.config import load, parse
+from podzero.config import MLPConfig, load, parse
 from podzero.core.types import Network
 from podzero.evaluation.evaluate import evaluate
 from podzero.files.workdir import Workdir
@@ -65,6 +66,15 @@ def test_it_learns_and_keeps_an_agent_that_other_commands_read(ppo, tmp_path):
 def test_one_player_plays_against_nobody(ppo, tmp_path):
     tree = {"env": {"name": "2048"}, "network": {"name": "mlp", "width": 8, "layers": 1}, "actors": {"games": 4}}
     assert ppo.run(parse({"name": "test"} | tree, "test"), Workdir(tmp_path / "run"), minutes=5, updates=1) > 0
+
+
+def test_where_a_model_is_learned_a_perceptron_takes_its_place_and_returns_are_told(ppo, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ppo, "MLPConfig", lambda name: MLPConfig(name=name, width=8, layers=1))
+    tree = {"env": SECTION, "network": {"name": "muzero_mlp"}, "actors": {"games": 4, "inference": "device"}}
+    workdir = Workdir(tmp_path / "run")
+    assert ppo.run(parse({"name": "test"} | tree, "test"), workdir, 5, updates=1, reward_scale=0.1) == ppo.MOVES * 4
+    assert float(capsys.readouterr().out.split()[-1]) > 1
+    assert not workdir.snapshots.exists() or not list(workdir.snapshots.iterdir())
 
 
 @pytest.mark.slow
