@@ -15,15 +15,16 @@ intervals over the positions, games or episodes of that evaluation, not over see
 ([ablations.md](ablations.md)). `uv run --group dev python benchmarks/pages.py` writes this page from
 `benchmarks/results/`.
 
-A solver judges positions that uniformly random moves reach; finished games, and positions in which all legal moves
-have the same value, are left out. Shares of differently drawn positions cannot be compared; a row says how its own
-were drawn:
+A solver judges positions that uniformly random moves reach, but for the last kind below; finished games, and positions
+in which all legal moves have the same value, are left out. Shares of differently drawn positions cannot be compared; a
+row says how its own were drawn:
 
 - even over the plies: distinct positions, as many of each ply from 0 to 30 as of the others (the first plies have
   fewer).
 - early plies more frequent: distinct positions at a ply drawn from 0 to 30, drawn again where the game was over.
 - early plies more frequent, repeated: the same, but a position could be drawn again. The interval is that of
   as many positions as carry the same information.
+- of strong games: those of 400 games between `zoo:connect_four` with 64 simulations and perfect play.
 
 In rows measured before 2026-11-24, `mcts:N` is a weak opponent where there are many moves: it counted unvisited moves
 as losses, and tried few of the moves of Go. In matches each opening is played from both sides."""
@@ -40,6 +41,7 @@ DRAWN = {
     "even": "even over the plies",
     "distinct": "early plies more frequent",
     "repeated": "early plies more frequent, repeated",
+    "games": "of strong games",
 }
 """How the positions of a judgement were drawn, by `drawn` of a result."""
 
