@@ -14,7 +14,7 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.core.clock import REPORT_EVERY_S, StageClock
 from podzero.core.protocols import ParamSource, ReplayWriter, Report
-from podzero.core.types import Array, Sample, StoredState, Versioned, Window
+from podzero.core.types import Array, Resignations, Sample, StoredState, Versioned, Window
 from podzero.core.waiting import behind, first_params, fresh_params
 
 Positions = tuple[Sample, StoredState | None]
@@ -116,6 +116,8 @@ class Played(NamedTuple):
     """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
     abs_root_value: Array
     """`[]` float32, mean absolute root value of the last move."""
+    resignations: Resignations | None = None
+    """Numbers of games; None if nobody may resign."""
 
 
 class Running(NamedTuple):
@@ -204,6 +206,8 @@ class SelfPlayMetrics:
         self._newest |= {"abs_root_value": float(np.mean(played.abs_root_value)), "version": float(version)}
         if played.depth is not None:
             self._newest["depth"] = float(np.mean(played.depth))
+        if played.resignations is not None:
+            self._sums.update({name: int(np.sum(games)) for name, games in played.resignations._asdict().items()})
         if played.dropped is not None:
             self._sums["dropped"] += int(np.sum(played.dropped))
         if self._sums["dropped"] and not self._warned:
@@ -225,6 +229,10 @@ class SelfPlayMetrics:
         } | {f"selfplay/{name}": value for name, value in self._newest.items()}
         if sums["games"]:
             metrics["selfplay/plies_per_game"] = sums["plies"] / sums["games"]
+            if "resigned" in sums:
+                metrics["selfplay/resignations"] = sums["resigned"] / sums["games"]
+        if sums["played_on"]:
+            metrics["selfplay/false_resignations"] = sums["false"] / sums["played_on"]
         if "dropped" in sums:
             metrics["count/dropped_actions"] = float(sums["dropped"])
         self._failures = failures

@@ -10,7 +10,7 @@ import optax
 
 from podzero.config import ActorsConfig
 from podzero.core.protocols import BatchedSearch, Env
-from podzero.core.types import Array, EnvState, Exploration, Move, Params, SearchResult
+from podzero.core.types import Array, EnvState, Exploration, Move, Params, Resignations, SearchResult, View
 from podzero.envs import pack_states
 
 NEW_GAMES, OPENINGS = "new_games", "openings"
@@ -28,6 +28,15 @@ class StartPool(NamedTuple):
     """`[]` int32, number of games taken so far, from the front."""
 
 
+class Resignation(NamedTuple):
+    """Which of B games may be resigned, and by whom the others would have been."""
+
+    allowed: Array
+    """`[B]` bool."""
+    loser: Array
+    """`[B]` int32, in games that may not: the player who would have resigned first; -1 if none would have."""
+
+
 class SelfPlayState(NamedTuple):
     """The state of self-play between two moves."""
 
@@ -38,6 +47,8 @@ class SelfPlayState(NamedTuple):
     plies: Array
     """`[B]` int32, plies played in each game, including random openings."""
     starts: StartPool
+    resignation: Resignation | None = None
+    """None if nobody may resign."""
 
 
 class MoveKeys(NamedTuple):
@@ -50,6 +61,8 @@ class MoveKeys(NamedTuple):
     """Starts new games."""
     replies: Array
     """For opponents."""
+    resignation: Array
+    """Decides in which new games players may resign."""
 
 
 def keys_of(state: SelfPlayState) -> MoveKeys:
@@ -88,9 +101,13 @@ class SelfPlayCore:
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
-        key, start_key, pool_key = jax.random.split(key, 3)
+        key, start_key, pool_key, resign_key = jax.random.split(key, 4)
         first = self._new_pool(start_key)
-        return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key))
+        resignation = None
+        if self._config.resign_value is not None:
+            nobody = jnp.full(self._config.games, -1, jnp.int32)
+            resignation = Resignation(self._may_resign(resign_key), nobody)
+        return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key), resignation)
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
         """Plays one searched move in every game and replaces finished games by new ones."""
@@ -118,6 +135,9 @@ class SelfPlayCore:
         played = jax.vmap(self.env.step)(state.games, action)
         after = jax.vmap(self.env.view)(played)
         assert after.rewards.shape == (batch, max(2, self.env.spec.players))
+        after, resignation, resignations = self._resign(
+            keys.resignation, state.resignation, result, before.player, after
+        )
 
         # Replace finished games at once, so that every slot of the next search is in use.
         fresh, fresh_plies, starts = self._take(keys.pool, state.starts, after.done)
@@ -138,8 +158,40 @@ class SelfPlayCore:
             depth=result.depth,
             own=own,
             ownership=after.ownership if self._keep_ownership else None,
+            resignations=resignations,
         )
-        return SelfPlayState(keys.next, games, plies, starts), move
+        return SelfPlayState(keys.next, games, plies, starts, resignation), move
+
+    def _resign(
+        self, key: Array, current: Resignation | None, result: SearchResult, player: Array, after: View
+    ) -> tuple[View, Resignation | None, Resignations | None]:
+        """Lets the players who moved resign after their search `result`, or notes that they would.
+
+        Returns:
+          The views after the moves, over where a player resigned; who may resign after the next moves; and the
+          resignations after these.
+        """
+        if current is None or self._config.resign_value is None:
+            return after, None, None
+        hopeless = (result.value <= self._config.resign_value) & ~after.done
+        resigned = hopeless & current.allowed
+        loser = jnp.where(hopeless & (current.loser < 0), player, current.loser)
+        played_on = after.done & (loser >= 0)
+        unlost = jnp.take_along_axis(after.rewards, jnp.maximum(loser, 0)[:, None], axis=1)[:, 0] >= 0
+        lost = 1.0 - 2.0 * jax.nn.one_hot(player, 2)
+        after = after._replace(
+            rewards=jnp.where(resigned[:, None], lost, after.rewards),
+            done=after.done | resigned,
+            truncated=after.truncated | resigned,
+        )
+        following = Resignation(
+            jnp.where(after.done, self._may_resign(key), current.allowed), jnp.where(after.done, jnp.int32(-1), loser)
+        )
+        return after, following, Resignations(resigned, played_on, played_on & unlost)
+
+    def _may_resign(self, key: Array) -> jax.Array:
+        """Draws in which of B games players may resign."""
+        return jax.random.bernoulli(key, self._config.resign_fraction, (self._config.games,))
 
     def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
         """Takes new games from the pool for the slots `needed` `[B]`; returns states, plies and the pool."""

@@ -119,9 +119,9 @@ class RolloutCore:
 
         def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
             after, move = self._core.move(params, selfplay)
-            return after, (self._row(selfplay, move, version), move.dropped, move.depth)
+            return after, (self._row(selfplay, move, version), move.dropped, move.depth, move.resignations)
 
-        selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
+        selfplay, (new, dropped, depth, resignations) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
         history = jax.tree.map(partial(overwritten, at=state.oldest), state.history, new)
         assert history.plies.done.shape == (self._rows, self._experiment.actors.games)
@@ -139,6 +139,7 @@ class RolloutCore:
             dropped=None if dropped is None else jnp.sum(dropped),
             depth=None if depth is None else jnp.mean(depth),
             abs_root_value=jnp.mean(jnp.abs(new.plies.value[-1])),
+            resignations=jax.tree.map(jnp.sum, resignations),
         )
         return RolloutState(selfplay, history, oldest), Finished(until, targets, oldest), played
 

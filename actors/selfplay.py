@@ -97,7 +97,8 @@ class SelfPlayActor(ActorLoop):
         if self._opposed:
             self._opposed.count(move)
         samples = sum(len(game.samples.version) for game in games)
-        played = Played(samples, len(games), move.dropped, move.depth, abs_root_value=np.abs(move.value))
+        certainty = np.abs(move.value)
+        played = Played(samples, len(games), move.dropped, move.depth, certainty, move.resignations)
         self._metrics.add(played, version, plies=sum(game.plies for game in games))
 
     def _assembler(self) -> GameAssembler:

@@ -38,6 +38,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         *_horizons(results["othello_horizon"]),
         *_root_values(results["root_values"]),
         *map(_paired, results["paired"]["comparisons"]),
+        *map(_match, results["paired"]["matches"]),
     ]
     return "\n".join([
         "# What each choice changes",
@@ -189,6 +190,15 @@ def _paired(comparison: Json) -> Row:
     half = _quantile(len(gained) - 1) * statistics.stdev(gained) / math.sqrt(len(gained))
     on = f"{comparison['on']}, {len(gained)} paired seeds"
     return _row(comparison["choice"], comparison["setting"], statistics.fmean(gained), half, comparison["unit"], on)
+
+
+def _match(match: Json) -> Row:
+    """A choice by a match between two runs that differ in it: its points above one half, of 100 games."""
+    low, high = match["interval"]
+    on = f"{match['on']}, then a match of {match['games']} games"
+    return _row(
+        match["choice"], match["setting"], 100 * match["score"] - 50, 50 * (high - low), "points of 100 games", on
+    )
 
 
 def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:

@@ -43,13 +43,13 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 52_492,
+    "product lines": 52_502,
     "product files": 262,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,
     "imports of podzero inside functions": 78,
-    "settings": 202,
+    "settings": 204,
     "settings in no experiment, page or test": 0,
 }
 """The largest values that tests allow. What adds more is paid for elsewhere, or raises a limit for a stated reason."""

@@ -173,6 +173,11 @@ def check_values(experiment: Experiment, spec: EnvSpec) -> None:
         raise ConfigError(
             f"network.ownership: {spec.name} does not tell who owns a square; set network.ownership=false"
         )
+    if experiment.actors.resign_value is not None and spec.players != 2:
+        raise ConfigError(
+            f"actors.resign_value: {spec.name} has {spec.players} player(s), and one of two resigns; set "
+            "actors.resign_value=null"
+        )
     if spec.values == 1:
         return
     actors = experiment.actors

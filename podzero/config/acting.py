@@ -144,6 +144,13 @@ class ActorsConfig(Section):
     """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda). 1 is the outcome of the game,
     0 the next root value; in between, each later root value weighs `td_lambda` times the one before, and the outcome
     `td_lambda` to the power of the plies until it: at 0.95, 0.36 after 20 plies and 0.01 after 90."""
+    resign_value: Annotated[float, Field(gt=-1.0, lt=0.0)] | None = None
+    """Games of two players: whoever is to move resigns after a search whose root value is at most this (Silver et al.
+    2017). The root value then stands for what would have followed, as where a limit ends a game. By default nobody
+    resigns."""
+    resign_fraction: Fraction = 0.8
+    """Fraction of games in which players may resign. The others show how often that would have been wrong (metric
+    `selfplay/false_resignations`), and alone teach `network.ownership`."""
 
     @property
     def beside_learner(self) -> bool:

@@ -14,7 +14,15 @@ from podzero.config.networks import OwnNetworkConfig, ResNetConfig
 from podzero.config.training import MuZeroConfig
 from podzero.core.chips import useless_int8
 
-_SELF_PLAY_OF_GAMES = ("opponents", "opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
+_SELF_PLAY_OF_GAMES = (
+    "opponents",
+    "opening_fraction",
+    "opening_plies",
+    "root_value_weight",
+    "td_lambda",
+    "resign_value",
+    "resign_fraction",
+)
 """Settings of section `actors` that MuZero's actors do not have."""
 
 

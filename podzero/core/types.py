@@ -323,6 +323,17 @@ class SearchResult(NamedTuple):
     """`[B, A]` float32, the values of the root's visited actions, for the player to move; undefined elsewhere."""
 
 
+class Resignations(NamedTuple):
+    """Where B games end by a move, `[B]` bool; or their numbers, `[]` int32."""
+
+    resigned: Array
+    """Games that the player to move resigned."""
+    played_on: Array
+    """Games, played to their end, that a player would have resigned if that had been allowed."""
+    false: Array
+    """Those of `played_on` which that player did not lose."""
+
+
 class Move(NamedTuple):
     """One searched move of B parallel games, as the self-play core returns it."""
 
@@ -339,11 +350,11 @@ class Move(NamedTuple):
     player: Array
     """`[B]` int32, the player that moved."""
     rewards: Array
-    """`[B, P]` float32, each player's reward for the move."""
+    """`[B, P]` float32, each player's reward for the move; -1 and 1 where a player resigned."""
     done: Array
     """`[B]` bool, whether the move ended the game."""
     truncated: Array
-    """`[B]` bool, whether a limit on its length ended the game with this move."""
+    """`[B]` bool, whether a limit on its length, or the player's resignation, ended the game with this move."""
     state: Array | None = None
     """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
     dropped: Array | None = None
@@ -354,6 +365,8 @@ class Move(NamedTuple):
     """`[B]` bool, whether the search chose the action; otherwise an opponent did. None without opponents."""
     ownership: Array | None = None
     """`[B, 2, S]` int8, `View.ownership` after the move; None if no head predicts it."""
+    resignations: Resignations | None = None
+    """Those of this move; None if nobody may resign."""
 
 
 class Versioned(NamedTuple):

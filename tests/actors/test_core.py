@@ -64,6 +64,60 @@ def test_finished_games_are_replaced_and_the_others_go_on():
             np.testing.assert_array_equal(mover[:, 0], np.ones(8))
 
 
+def resigning(at, **config):
+    """Games of seven moves, which the first player wins; the one to move gives up hope `at` so many stones."""
+    env = make_env("tic_tac_toe")
+
+    def search(params, key, roots, exploration):
+        found = first_legal(env)(params, key, roots, exploration)
+        stones = jnp.sum(jax.vmap(env.view)(roots).observation, axis=(1, 2, 3))
+        return found._replace(value=jnp.where(stones == at, -0.95, 0.1))
+
+    core = SelfPlayCore(env, search, ActorsConfig(resign_value=-0.9, **config))
+    return jax.jit(core.init), jax.jit(core.move)
+
+
+def test_whoever_sees_no_hope_resigns_after_the_move():
+    init, move = resigning(at=3, games=8, resign_fraction=1.0)
+    state = init(jax.random.key(0))
+    for number in range(1, 9):
+        state, played = move(None, state)
+        over = number % 4 == 0
+        for ended in (played.done, played.truncated, played.resignations.resigned):
+            assert np.all(np.asarray(ended) == over)
+        assert np.all(np.asarray(state.plies) == number % 4)
+        assert not np.any(played.resignations.played_on)
+        if over:
+            mover = np.asarray(played.player)[:, None] == np.arange(2)
+            np.testing.assert_array_equal(played.rewards, np.where(mover, -1.0, 1.0))
+
+
+@pytest.mark.parametrize(("at", "false"), [(3, False), (4, True), (6, True)])
+def test_a_game_that_may_not_be_resigned_shows_whether_that_would_have_been_right(at, false):
+    """Stones are even where the first player moves, who wins with the seventh; a game that is over is not resigned."""
+    init, move = resigning(at=at, games=8, resign_fraction=0.0)
+    state = init(jax.random.key(0))
+    for number in range(1, 15):
+        state, played = move(None, state)
+        over, noticed = number % 7 == 0, at < 6
+        assert np.all(np.asarray(played.done) == over)
+        assert not np.any(played.truncated)
+        assert not np.any(played.resignations.resigned)
+        assert np.all(np.asarray(played.resignations.played_on) == (over and noticed))
+        assert np.all(np.asarray(played.resignations.false) == (over and noticed and false))
+
+
+def test_each_new_game_draws_anew_whether_it_may_be_resigned():
+    init, move = resigning(at=3, games=512, resign_fraction=0.8)
+    state, drawn = init(jax.random.key(0)), []
+    for _ in range(28):
+        drawn.append(np.asarray(state.resignation.allowed))
+        state, _ = move(None, state)
+    assert abs(np.mean(drawn[0]) - 0.8) < 0.08
+    # Games that are resigned begin anew after four moves, the others after seven.
+    assert np.mean(drawn[0] != drawn[-1]) > 0.2
+
+
 def test_a_move_records_the_position_before_it():
     view_of, init, move = core_for()
     state = init(jax.random.key(0))

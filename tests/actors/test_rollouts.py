@@ -62,7 +62,7 @@ def sorted_rows(trees):
     [
         pytest.param(make_env("tic_tac_toe"), {}, id="outcomes", marks=pytest.mark.slow),
         pytest.param(make_env("tic_tac_toe"), {"td_lambda": 0.7, "root_value_weight": 0.3}, id="mixed"),
-        pytest.param(Go(3), {}, id="ownership"),
+        pytest.param(Go(3), {"resign_value": -0.8, "resign_fraction": 0.5}, id="ownership"),
     ],
 )
 def test_a_program_of_many_moves_gives_the_samples_of_the_host(env, actors):
@@ -75,15 +75,17 @@ def test_a_program_of_many_moves_gives_the_samples_of_the_host(env, actors):
     total = 0
     for program in range(6):
         state, finished, played = play(None, np.int32(program), state)
-        expected, dropped = [], 0
+        expected, dropped, resignations = [], 0, []
         for _ in range(MOVES):
             moved, made = move(None, moved)
             made = jax.device_get(made)
             expected += assembler.add(made, program)
             dropped += made.dropped.sum()
+            resignations.append(made.resignations)
         count = int(played.samples)
         assert (count, int(played.games)) == (sum(game.plies for game in expected), len(expected))
         assert int(played.dropped) == dropped
+        assert jax.tree.map(int, played.resignations) == jax.tree.map(lambda *each: np.sum(each), *resignations)
         if not count:
             continue
         index = np.random.default_rng(0).permutation(count).astype(np.int32)

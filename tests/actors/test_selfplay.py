@@ -10,6 +10,7 @@ from podzero.actors.clients import Played, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore
 from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import load, parse
+from podzero.core.types import Resignations
 from podzero.envs import EnvironmentFailed, HostEnv, faults
 
 from .test_core import first_legal
@@ -128,6 +129,16 @@ def test_counts_are_of_all_games_and_start_anew_after_a_report():
     assert (report["selfplay/plies_per_game"], report["selfplay/abs_root_value"]) == (7.0, 0.5)
     assert "count/dropped_actions" not in report
     assert metrics.flush()["count/moves"] == 0.0
+
+
+def test_the_share_of_false_resignations_is_that_of_the_games_played_on():
+    metrics = metrics_of_four_games()
+    for resigned, played_on, false in ((1, 0, 0), (0, 2, 1), (1, 2, 0)):
+        metrics.add(MOVE._replace(resignations=Resignations(resigned, played_on, false)), version=3)
+    report = metrics.flush()
+    assert (report["selfplay/resignations"], report["selfplay/false_resignations"]) == (2 / 6, 1 / 4)
+    metrics.add(MOVE._replace(resignations=Resignations(1, 0, 0)), version=3)
+    assert "selfplay/false_resignations" not in metrics.flush()
 
 
 def test_actions_without_a_slot_are_counted_and_logged_once(caplog):

@@ -43,7 +43,7 @@ def results():
         "inner_nodes_2048": {"agent": "zoo:x", "searches": {"first": search("first", [1, 2], 2048)}},
         "othello_horizon": {"minutes": 25, "players": [horizon("first", 0.0, 0.0, 0.0)]},
         "root_values": {"runs": []},
-        "paired": {"comparisons": []},
+        "paired": {"comparisons": [], "matches": []},
         "diagnosis": {"result": found, "larger": [larger]},
         "ceiling": {"networks": [{"result": {"values": [{"bands": {"0 to 9": 0.15}}]}}]},
     }
@@ -142,3 +142,12 @@ def test_pairs_of_runs_have_the_interval_of_their_differences(results):
     results["paired"]["comparisons"] = [comparison]
     row = "| fewer | `search.simulations=12` | +2.0 points (-0.5 to +4.5) | 3.6 | x, 3 paired seeds |"
     assert row in ablations_page(results)
+
+
+def test_a_match_has_its_points_above_one_half_with_the_interval(results):
+    match = {"choice": "resigns", "setting": "actors.resign_value=-0.9", "on": "x", "games": 200}
+    results["paired"]["matches"] = [match | {"score": 0.625, "interval": [0.5625, 0.6875]}]
+    row = (
+        "| resigns | `actors.resign_value=-0.9` | +12.5 points of 100 games (+6.2 to +18.8) | 8.9 | x, then a match of "
+    )
+    assert f"{row}200 games |" in ablations_page(results)

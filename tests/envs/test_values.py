@@ -12,6 +12,13 @@ from podzero.envs import check_values
 THREE = {"name": f"{Path(__file__).resolve().parents[2] / 'configs' / 'own_three_players.py'}:ThreeInARow"}
 
 
+@pytest.mark.parametrize("players", [1, 3])
+def test_only_one_of_two_players_resigns(players):
+    experiment = parse({"name": "test", "env": THREE, "actors": {"resign_value": -0.9}}, "test")
+    with pytest.raises(ConfigError, match=rf"actors\.resign_value: some has {players} player"):
+        check_values(experiment, EnvSpec("some", (5, 5, 3), "bool", 25, players=players))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

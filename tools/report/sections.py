@@ -247,6 +247,10 @@ _GAMES = (
            "Steps of the actors' finished episodes: mean, least and greatest value over time."),
     Gauges("Certainty of the search", "absolute value", "actor", {"selfplay/abs_root_value": "absolute root value"},
            "Mean absolute value of the searched positions: 0 undecided, 1 decided."),
+    Gauges("Resignations", "share of games", "actor",
+           {"selfplay/resignations": "resigned", "selfplay/false_resignations": "false, of those played on"},
+           "Share of games that a player resigned; and, of games played on in which one would have resigned, the share "
+           "that it did not lose."),
     Gauges("Depth of the search", "plies", "actor", {"selfplay/depth": "depth"},
            "Mean depth of the nodes that simulations add, for the game of the batch where it is largest."),
 )

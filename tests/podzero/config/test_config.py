@@ -499,7 +499,7 @@ def test_single_player_environments_have_no_opponents():
         load("cartpole", ["evaluation.opponents=[random]"])
 
 
-@pytest.mark.parametrize("setting", ["actors.opening_plies=2", "actors.td_lambda=0.9"])
+@pytest.mark.parametrize("setting", ["actors.opening_plies=2", "actors.td_lambda=0.9", "actors.resign_value=-0.9"])
 def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
     field = setting.partition("=")[0]
     with pytest.raises(ConfigError, match=f"{re.escape(field)} .*self-play of games"):
