@@ -63,11 +63,6 @@ def test_it_learns_and_keeps_an_agent_that_other_commands_read(ppo, tmp_path):
     assert load_snapshot(workdir.snapshots).version == 2 * ppo.PASSES * ppo.PARTS
 
 
-def test_one_player_plays_against_nobody(ppo, tmp_path):
-    tree = {"env": {"name": "2048"}, "network": {"name": "mlp", "width": 8, "layers": 1}, "actors": {"games": 4}}
-    assert ppo.run(parse({"name": "test"} | tree, "test"), Workdir(tmp_path / "run"), minutes=5, updates=1) > 0
-
-
 def test_where_a_model_is_learned_a_perceptron_takes_its_place_and_returns_are_told(ppo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ppo, "MLPConfig", lambda name: MLPConfig(name=name, width=8, layers=1))
     tree = {"env": SECTION, "network": {"name": "muzero_mlp"}, "actors": {"games": 4, "inference": "device"}}
