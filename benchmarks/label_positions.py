@@ -63,11 +63,12 @@ def positions_of_games(env: Env) -> JudgedPositions:
         strong, SolverPlayer(env, solver), OPENINGS, jax.random.key(SEED), OPENING_PLIES,
         report=lambda over, games, plies: print(f"ply {plies}: {over} of {games} games are over"),
     )  # fmt: skip
-    moves = np.full((0, MAX_PLY), -1, np.int32)
-    for game in chain.from_iterable(pairs):
-        for ply in range(OPENING_PLIES, min(len(game.moves), MAX_PLY + 1)):
-            moves = np.concatenate([moves, np.pad(game.moves[:ply], (0, MAX_PLY - ply), constant_values=-1)[None]])
-    boards = np.asarray(jax.vmap(env.view)(replay(env, moves)).observation)
+    moves = np.array([
+        (*game.moves[:ply], *(MAX_PLY - ply) * (-1,))
+        for game in chain.from_iterable(pairs)
+        for ply in range(OPENING_PLIES, min(len(game.moves), MAX_PLY + 1))
+    ], np.int32)  # fmt: skip
+    boards = np.asarray(jax.jit(jax.vmap(env.view))(replay(env, moves)).observation)
     _, distinct = np.unique(boards.reshape(len(moves), -1), axis=0, return_index=True)
     scores = solver(boards[distinct])
     values = game_values(scores)

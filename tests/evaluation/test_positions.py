@@ -35,6 +35,11 @@ def without_solver(monkeypatch):
     make_solver.cache_clear()
 
 
+def view_after(env, moves):
+    """The view of the positions that the moves lead to."""
+    return jax.device_get(jax.jit(jax.vmap(env.view))(replay(env, moves)))
+
+
 def test_every_position_has_a_better_and_a_worse_move(game):
     *_, positions = game
     values = game_values(positions.scores)
@@ -43,7 +48,7 @@ def test_every_position_has_a_better_and_a_worse_move(game):
 
 def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(game):
     env, solver, positions = game
-    view = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves)))
+    view = view_after(env, positions.moves)
     assert not view.done.any()
     np.testing.assert_array_equal(~np.isnan(positions.scores), view.legal)
     np.testing.assert_array_equal(solver(view.observation), positions.scores)
@@ -53,7 +58,7 @@ def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(gam
 
 def test_each_position_is_judged_once_whatever_moves_lead_to_it(game):
     env, _, positions = game
-    seen = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves))).observation
+    seen = view_after(env, positions.moves).observation
     assert len(np.unique(seen.reshape(150, -1), axis=0)) == 150
 
 
@@ -74,7 +79,7 @@ def test_same_seed_same_positions(game):
 
 def test_the_labels_of_tic_tac_toe_are_all_positions_in_which_moves_differ():
     env, labels = make_env("tic_tac_toe"), read_labels("tic_tac_toe", "test")
-    view = jax.device_get(jax.vmap(env.view)(replay(env, labels.moves)))
+    view = view_after(env, labels.moves)
     assert not view.done.any()
     np.testing.assert_array_equal(labels.scores, make_solver("tic_tac_toe")(view.observation))
     labelled = {board.tobytes() for board in view.observation}
@@ -83,7 +88,7 @@ def test_the_labels_of_tic_tac_toe_are_all_positions_in_which_moves_differ():
     # alone; against one on an edge, some do.
     assert np.bincount(labels.plies)[:2].tolist() == [0, 9]
     drawn = draw_positions(env, make_solver("tic_tac_toe"), 150, seed=3, max_ply=8)
-    boards = np.asarray(jax.vmap(env.view)(replay(env, drawn.moves)).observation)
+    boards = view_after(env, drawn.moves).observation
     assert {board.tobytes() for board in boards} <= labelled
     for part, one in zip(read_labels("tic_tac_toe", "validation"), labels, strict=True):
         np.testing.assert_array_equal(part, one)
@@ -108,14 +113,14 @@ def test_the_labels_of_connect_four_are_what_the_solver_says(part):
     env, solver = make_env("connect_four"), make_solver("connect_four")
     labels = read_labels("connect_four", part)
     rows = np.random.default_rng(0).permutation(len(labels.moves))[:30]
-    view = jax.device_get(jax.vmap(env.view)(replay(env, labels.moves[rows])))
+    view = view_after(env, labels.moves[rows])
     np.testing.assert_array_equal(labels.scores[rows], solver(view.observation))
 
 
 def test_training_is_judged_on_other_positions_than_results():
     env = make_env("connect_four")
     parts = [read_labels("connect_four", part) for part in ("test", "validation")]
-    boards = [np.asarray(jax.vmap(env.view)(replay(env, part.moves)).observation) for part in parts]
+    boards = [view_after(env, part.moves).observation for part in parts]
     seen = [{board.tobytes() for board in part} for part in boards]
     assert [len(part) for part in seen] == [5000, 1000]
     assert not seen[0] & seen[1]

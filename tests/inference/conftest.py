@@ -45,14 +45,14 @@ def config():
 @pytest.fixture(scope="session")
 def untrained(config, env):
     """Folded parameters as they are initialized."""
-    return make_inference(config, env.spec)[0](random_parameters(make_network(config, env.spec), 1))
+    return jax.jit(make_inference(config, env.spec)[0])(random_parameters(make_network(config, env.spec), 1))
 
 
 @pytest.fixture(scope="session")
 def trained(config, env, positions):
     """Folded parameters after some steps: full columns are preferred, own stones are worth more than others."""
     network, (fold, _) = make_network(config, env.spec), make_inference(config, env.spec)
-    return fold(_train(network.apply, random_parameters(network, 1), positions))
+    return jax.jit(fold)(_train(network.apply, random_parameters(network, 1), positions))
 
 
 @pytest.fixture(scope="session", params=["untrained", "trained"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from functools import partial
 
 import jax
 import numpy as np
@@ -32,9 +33,9 @@ def side_by_side(logits, value):
     return np.concatenate([logits, np.asarray(value)[:, None]], axis=1)
 
 
-def after_random_moves(env):
+def after_random_moves(env, size=BATCH):
     """States of connect four after six random moves."""
-    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), BATCH))
+    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), size))
     step, view = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
     for ply in range(6):
         logits = np.where(view(states).legal, 0.0, -np.inf)
@@ -106,7 +107,7 @@ def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(
 def test_a_network_in_jax_programs_gives_what_the_host_gives(quantized, folded, env):
     network, states = quantized(cache_mib=0), after_random_moves(env)
     token, evaluate = network.load(folded), jax.jit(network.evaluation(env))
-    expected = network.evaluate(token, jax.vmap(env.view)(states).observation)
+    expected = network.evaluate(token, jax.jit(jax.vmap(env.view))(states).observation)
     np.testing.assert_array_equal(side_by_side(*evaluate(token, jax.random.key(0), states)), expected)
 
 
@@ -131,7 +132,7 @@ def test_searches_give_positions_for_later_calibrations(quantized, trained, env)
         jax.block_until_ready(evaluate(token, jax.random.key(0), states))
     network.load(trained)
     calibration, held_back = network._positions.split()
-    seen = jax.vmap(env.view)(states)
+    seen = jax.jit(jax.vmap(env.view))(states)
     np.testing.assert_array_equal(held_back.observation, np.tile(seen.observation[3::4], (4, 1, 1, 1)))
     np.testing.assert_array_equal(held_back.legal, np.tile(seen.legal[3::4], (4, 1)))
     assert len(calibration.legal) == 3 * len(held_back.legal)
@@ -144,8 +145,11 @@ def two_versions(env):
     config = ResNetConfig(channels=8, blocks=1)
     fold, _ = make_inference(config, env.spec)
     first = jax.jit(fold)(random_parameters(make_network(config, env.spec)))
-    second = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), first)
-    return first, second
+
+    def moved(leaf):
+        return leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape)
+
+    return first, jax.jit(partial(jax.tree.map, moved))(first)
 
 
 def test_evaluations_while_a_version_is_loaded_are_of_the_version_of_their_token(quantized, two_versions, positions):
@@ -175,8 +179,9 @@ def test_only_the_two_newest_versions_are_kept(quantized, two_versions, position
 
 @needs_int8
 def test_a_search_in_int8_chooses_mostly_the_same_moves(quantized, trained, apply, env):
-    """Without noise, from positions after some random moves."""
-    roots, network, still = after_random_moves(env), quantized(), np.zeros(BATCH, np.float32)
+    """Without noise, from 512 positions after some random moves."""
+    count = 16 * BATCH
+    roots, network, still = after_random_moves(env, count), quantized(), np.zeros(count, np.float32)
     sides = {
         "int8": (network.evaluation(env), network.load(trained)),
         "float32": (network_evaluation(env, apply), trained),
@@ -197,7 +202,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(played, positions):
     boards = positions.astype(np.float32) - 0.5
     network = QuantizedNetwork(spec, 16.0, 1, 16, CalibrationPositions(boards, played.legal))
     found = evaluate_all(network, network.load(params), boards)
-    assert agreement(side_by_side(*inference.apply(params, boards)), found, played.legal).policy_kl < 1e-3
+    assert agreement(side_by_side(*jax.jit(inference.apply)(params, boards)), found, played.legal).policy_kl < 1e-3
 
 
 def test_weights_are_rounded_to_half_a_scale_of_their_channel():
