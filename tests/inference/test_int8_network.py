@@ -41,7 +41,7 @@ def test_evaluations_agree_with_those_without_int8(network, published, config, e
     assert {layer.kernel.dtype for layer in params.tower.values()} == {np.dtype("int8")}
     assert len(params.tower) == 2 * config.blocks
     evaluated = side_by_side(jax.jit(found.apply)(params, positions))
-    expected = side_by_side(apply(make_inference(config, env.spec)[0](published), positions))
+    expected = side_by_side(apply(jax.jit(make_inference(config, env.spec)[0])(published), positions))
     measured = agreement(expected[3::4], evaluated[3::4], played.legal[3::4])
     assert 0 < measured.policy_kl < 1e-3
     assert measured.value_error < 0.02
@@ -86,10 +86,10 @@ def test_a_version_beyond_the_limits_is_evaluated_without_int8_with_one_warning(
     assert "int8 differs too much from float32" in warning
     assert "at most 1e-12" in warning
     assert found.metrics()["int8/quantized"] == 0.0
-    expected = apply(make_inference(config, env.spec)[0](published), positions)
+    expected = apply(jax.jit(make_inference(config, env.spec)[0])(published), positions)
     for params in versions:
         np.testing.assert_allclose(
-            side_by_side(found.apply(params, positions)), side_by_side(expected), rtol=1e-4, atol=1e-4
+            side_by_side(jax.jit(found.apply)(params, positions)), side_by_side(expected), rtol=1e-4, atol=1e-4
         )
 
 
