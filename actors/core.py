@@ -28,7 +28,7 @@ class StartPool(NamedTuple):
     """`[]` int32, number of games taken so far, from the front."""
 
 
-class Resignation(NamedTuple):
+class ResignState(NamedTuple):
     """Which of B games may be resigned, and by whom the others would have been."""
 
     allowed: Array
@@ -47,7 +47,7 @@ class SelfPlayState(NamedTuple):
     plies: Array
     """`[B]` int32, plies played in each game, including random openings."""
     starts: StartPool
-    resignation: Resignation | None = None
+    resignation: ResignState | None = None
     """None if nobody may resign."""
 
 
@@ -106,7 +106,7 @@ class SelfPlayCore:
         resignation = None
         if self._config.resign_value is not None:
             nobody = jnp.full(self._config.games, -1, jnp.int32)
-            resignation = Resignation(self._may_resign(resign_key), nobody)
+            resignation = ResignState(self._may_resign(resign_key), nobody)
         return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key), resignation)
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
@@ -163,8 +163,8 @@ class SelfPlayCore:
         return SelfPlayState(keys.next, games, plies, starts, resignation), move
 
     def _resign(
-        self, key: Array, current: Resignation | None, result: SearchResult, player: Array, after: View
-    ) -> tuple[View, Resignation | None, Resignations | None]:
+        self, key: Array, current: ResignState | None, result: SearchResult, player: Array, after: View
+    ) -> tuple[View, ResignState | None, Resignations | None]:
         """Lets the players who moved resign after their search `result`, or notes that they would.
 
         Returns:
@@ -184,7 +184,7 @@ class SelfPlayCore:
             done=after.done | resigned,
             truncated=after.truncated | resigned,
         )
-        following = Resignation(
+        following = ResignState(
             jnp.where(after.done, self._may_resign(key), current.allowed), jnp.where(after.done, jnp.int32(-1), loser)
         )
         return after, following, Resignations(resigned, played_on, played_on & unlost)

@@ -180,7 +180,7 @@ def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> di
 
 
 def _judged(env: Env, player: Player, positions: JudgedPositions, seed: int) -> dict[str, Any]:
-    """The judgement in these positions."""
+    """The solver's judgement of a player's moves in these positions, and of its network's."""
     judge = Judge(env, positions)
     result = _shares_by_ply(judge(player, jax.random.key(seed)))
     if isinstance(player, SearchPlayer) and player.network:
