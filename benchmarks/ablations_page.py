@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from scipy import special
@@ -16,12 +16,8 @@ Json = Mapping[str, Any]
 
 VALUE_WRONG = "visited, value wrong"
 """The reason of an error in `inner_nodes.json` whose line ends at a position that the network alone judges."""
-FILES = (
-    "ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "root_values", "paired", "diagnosis", "ceiling",
-)  # fmt: skip
+FILES = ("paired", "inner_nodes", "inner_nodes_2048", "diagnosis", "ceiling")
 """The files of `benchmarks/results` that the page shows."""
-SIMULATIONS = 32
-"""The simulations with which variants of the training are compared."""
 POWER = 0.8
 """The probability with which a comparison finds the difference that the page calls detectable."""
 _DETECTABLE = 1 + float(special.ndtri(POWER) / special.ndtri(0.975))
@@ -30,61 +26,30 @@ _DETECTABLE = 1 + float(special.ndtri(POWER) / special.ndtri(0.975))
 
 def ablations_page(results: Mapping[str, Json]) -> str:
     """The page, from the contents of `FILES`, by name."""
-    runs = list(results["ablations"].values())
     rows = [
-        *(row for group in _groups(runs) for row in _variants(group, *_spread_of_seeds(runs))),
-        *_rules(results["inner_nodes"]),
-        *_rules(results["inner_nodes_2048"]),
-        *_horizons(results["othello_horizon"]),
-        *_root_values(results["root_values"]),
         *map(_paired, results["paired"]["comparisons"]),
         *map(_match, results["paired"]["matches"]),
+        *_rules(results["inner_nodes"]),
+        *_rules(results["inner_nodes_2048"]),
     ]
     return "\n".join([
         "# What each choice changes",
         "",
-        "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
-        "that keep the game's value in connect four, as a perfect solver judges them. Where the interval contains "
-        f"zero, an effect below the detectable one, which {POWER:.0%} of such comparisons would find, is not excluded. "
-        "Settings that gained nothing and were removed are in the results alone.",
+        "Each row compares one choice with the default on the day of the run, by paired seeds, by a match, or by "
+        "searches of the same positions. Points are percentage points of moves that keep the game's value in connect "
+        "four, as a perfect solver judges them. Where the interval contains zero, an effect below the detectable one, "
+        f"which {POWER:.0%} of such comparisons would find, is not excluded.",
         "",
         *table(("choice", "what it changed", "difference (95% interval)", "detectable", "on what"), rows),
         "",
         "## Where strength is lost",
         "",
-        *(f"- {sentence}" for sentence in _findings(results, runs)),
+        *(f"- {sentence}" for sentence in _findings(results)),
         "",
         "`uv run --group dev python benchmarks/pages.py` writes this page. `benchmarks/results/` holds every figure "
         f"with its command, machine and date: {', '.join(f'`{name}.json`' for name in FILES)}.",
         "",
     ])  # fmt: skip
-
-
-def _groups(runs: Iterable[Json]) -> list[dict[str, list[Json]]]:
-    """The runs of each variant, for each set of runs that share positions and all settings but variant and seed."""
-    groups: dict[tuple[str, ...], dict[str, list[Json]]] = {}
-    for run in runs:
-        shared = (run["limit"], str(run["cores"]), run["positions"], *run["also"])
-        groups.setdefault(shared, {}).setdefault(run["variant"], []).append(run)
-    return list(groups.values())
-
-
-def _variants(group: Mapping[str, Sequence[Json]], spread: float, freedom: int) -> list[Row]:
-    """A row for each variant of the training, the best first; the interval is that of the spread between seeds."""
-    baseline = [_kept(run) for run in group["baseline"]]
-    differences = {
-        name: statistics.fmean(_kept(run) for run in runs) - statistics.fmean(baseline)
-        for name, runs in group.items()
-        if name != "baseline"
-    }
-    rows = []
-    for name in sorted(differences, key=lambda name: -differences[name]):
-        runs = group[name]
-        if any(word.partition("=")[0] in GONE for word in _setting(runs[0]).split()):
-            continue
-        half = _quantile(freedom) * spread * math.sqrt(1 / len(runs) + 1 / len(baseline))
-        rows.append(_row(name, _setting(runs[0]), 100 * differences[name], 100 * half, "points", _limit(runs[0])))
-    return rows
 
 
 def _row(choice: str, setting: str, difference: float, half: float, unit: str, on: str) -> Row:
@@ -100,34 +65,9 @@ def _row(choice: str, setting: str, difference: float, half: float, unit: str, o
     )
 
 
-def _setting(run: Json) -> str:
-    """The overrides that make a variant."""
-    shared = {"podzero", "train", "connect_four", *run["also"], run["limit"]}
-    words = [word for word in run["command"].split() if word not in shared]
-    return " ".join(word for word in words if not word.startswith(("seed=", "stop.")))
-
-
-def _limit(run: Json) -> str:
-    name, _, value = run["limit"].removeprefix("stop.").partition("=")
-    return f"connect four, {int(value):,} {name}"
-
-
-def _spread_of_seeds(runs: Iterable[Json]) -> tuple[float, int]:
-    """The pooled standard deviation between the seeds of a variant, and its degrees of freedom: none of one seed."""
-    seeds = [[_kept(run) for run in found] for group in _groups(runs) for found in group.values() if len(found) > 1]
-    freedom = sum(len(sample) - 1 for sample in seeds)
-    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in seeds)
-    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
-
-
 def _quantile(freedom: int) -> float:
     """The quantile of Student's t for a two-sided interval of 95%."""
     return float(special.stdtrit(freedom, 0.975)) if freedom else math.nan
-
-
-def _kept(run: Json) -> float:
-    found = next(judged for judged in run["judged"] if judged["simulations"] == SIMULATIONS)
-    return float(found["keeps_value"])
 
 
 def _rules(results: Json) -> list[Row]:
@@ -152,38 +92,6 @@ def _rules(results: Json) -> list[Row]:
     return rows
 
 
-def _horizons(results: Json) -> list[Row]:
-    """Value targets in Othello, in Elo points compared with the first player of a tournament."""
-    return [
-        (
-            "value target",
-            player["targets"],
-            f"{player['elo']:+.0f} Elo ({player['low']:+.0f} to {player['high']:+.0f})",
-            f"{_DETECTABLE * (player['high'] - player['low']) / 2:.0f}",
-            f"Othello, {results['minutes']} minutes",
-        )
-        for player in results["players"][1:]
-        if player["steps"]
-    ]
-
-
-def _root_values(results: Json) -> list[Row]:
-    """The root value that MuZero bootstraps from, by mean returns over seeds."""
-    returns: dict[str, dict[str, list[float]]] = {}
-    for run in results["runs"]:
-        returns.setdefault(run["experiment"], {}).setdefault(run["root_value"], []).append(run["mean_return"])
-    rows = []
-    for experiment, found in returns.items():
-        mean, policy = found["mean"], found["policy"]
-        freedom = len(mean) + len(policy) - 2
-        squares = sum((value - statistics.fmean(sample)) ** 2 for sample in (mean, policy) for value in sample)
-        spread = math.sqrt(squares / freedom * (1 / len(mean) + 1 / len(policy))) if freedom else math.nan
-        difference = statistics.fmean(mean) - statistics.fmean(policy)
-        half = _quantile(freedom) * spread
-        rows.append(_row("root value", "search.root_value=mean", difference, half, "return", f"`{experiment}`"))
-    return rows
-
-
 def _paired(comparison: Json) -> Row:
     """A choice by pairs of runs of equal seeds, which ran at the same time."""
     gained = [pair["choice"]["score"] - pair["default"]["score"] for pair in comparison["pairs"]]
@@ -201,7 +109,7 @@ def _match(match: Json) -> Row:
     )
 
 
-def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:
+def _findings(results: Mapping[str, Json]) -> list[str]:
     """Sentences that take their figures from the results."""
     found, taught = results["diagnosis"]["result"], results["ceiling"]["networks"][0]["result"]
     leaves = found["solver at the leaves"][-1]
@@ -210,7 +118,7 @@ def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:
     outcome, *others = (by_weight[weight]["correlation"] for weight in by_weight)
     searches = results["inner_nodes"]["searches"].values()
     errors = [error["reason"] for search in searches for error in search["errors"]]
-    spread, freedom = _spread_of_seeds(runs)
+    seeds = [pair["default"]["score"] for pair in results["paired"]["comparisons"][0]["pairs"]]
     return [
         f"With the solver's values at its leaves, a search of {leaves['simulations']} simulations keeps the game's "
         f"value in {100 * leaves['keeps_value']:.1f}% of positions. The network's values lose most of the rest.",
@@ -222,10 +130,8 @@ def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:
         _of_simulations(results["diagnosis"]["larger"][-1]),
         f"{errors.count(VALUE_WRONG):,} of {len(errors):,} errors of the search end in a position that the network "
         "values wrongly.",
-        f"Seeds differ by {100 * spread:.1f} points (standard deviation). Two single runs must differ by more than "
-        f"{100 * _quantile(freedom) * spread * math.sqrt(2):.0f} points to say anything.",
-        "Runs of equal minutes share one schedule of the learning rate. A variant with slower steps ended at a higher "
-        "rate, and its difference includes that.",
+        f"Seeds differ by {statistics.stdev(seeds):.1f} points (standard deviation of {len(seeds)} default runs of "
+        f"{results['paired']['comparisons'][0]['on']}).",
     ]
 
 

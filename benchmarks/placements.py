@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from podzero.benchmarks.ablations import podzero
+from podzero.benchmarks.paired import podzero
 
 RESULTS = Path(__file__).parent / "results" / "placements.json"
 TWO_ACTORS = ("actors.count=2", "actors.games=64", "actors.cpus=1")

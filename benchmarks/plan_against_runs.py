@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from podzero.benchmarks.ablations import podzero
+from podzero.benchmarks.paired import podzero
 from podzero.config import load
 from podzero.files.workdir import Workdir
 from podzero.runtime.monitoring.status import read_status

@@ -24,7 +24,16 @@ from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
-from podzero.evaluation.solvers import SOLVED, Judge, JudgedPositions, JudgeResult, judged_positions, read_labels
+from podzero.evaluation.solvers import (
+    OPENINGS_GAME,
+    SOLVED,
+    Judge,
+    JudgedPositions,
+    JudgeResult,
+    judge_openings,
+    judged_positions,
+    read_labels,
+)
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 
 POSITIONS = 1000
@@ -69,7 +78,7 @@ def evaluate(
     Returns:
       Always `game, player`, and in addition
       - of a match: `opponent, games, wins, draws, losses, score, interval, records` (the file or None), or these by
-        opponent in `matches`;
+        opponent in `matches`, and on the 7 x 7 board of Hex the judgement of `openings`, see `judge_openings`;
       - of a judgement: `positions, keeps_value, exact, interval, by_ply, bands`; in `network` the same for the most
         probable moves of the player's network without search, with its `value_error`; and in `games` all of this for
         positions of games between strong players and perfect play, where podzero has such positions;
@@ -100,7 +109,7 @@ def evaluate(
         file = records or records_file(who, player.name, other.name, env.spec)
         results[other.name] = _match(env, player, other, games, seed, file, partial(report, other.name))
     if opponent is None:
-        return about | {"matches": results}
+        return about | {"matches": results} | _openings(env, player, seed)
     return about | {"opponent": other.name} | results[other.name]
 
 
@@ -167,6 +176,13 @@ def _match(
         "interval": list(result.interval),
         "records": None if file is None else str(file),
     }
+
+
+def _openings(env: Env, player: Contestant, seed: int) -> dict[str, Any]:
+    """The judgement of a player's answers to openings, in the game whose openings are solved."""
+    if env.spec.name != OPENINGS_GAME or isinstance(player, MovesPlayer):
+        return {}
+    return {"openings": judge_openings(env, player, jax.random.key(seed))}
 
 
 def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> dict[str, Any]:

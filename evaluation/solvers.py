@@ -360,3 +360,24 @@ def judge_actions(
 def _is_best(actions: np.ndarray[Any, Any], scores: Scores) -> np.ndarray[Any, Any]:
     chosen = scores[np.arange(len(actions)), actions]
     return np.asarray(chosen == np.nanmax(scores, axis=1))
+
+
+OPENINGS_GAME = "hex_7x7"
+"""The game whose openings are judged."""
+WON_OPENINGS = "a4 a6 a7 b3 b4 b5 b6 c2 c3 c4 c5 c6 d3 d4 d5 e2 e3 e4 e5 e6 f2 f3 f4 f5 g1 g2 g4"
+"""The openings of Hex on the 7 x 7 board that win unless the opponent swaps; the other 22 lose (Hayward et al. 2005,
+Solving 7x7 Hex with domination, fill-in, and virtual connections, Theoretical Computer Science 349).
+"""
+
+
+def judge_openings(env: Env, player: Player, key: Array) -> dict[str, Any]:
+    """Judges a player's answers to the 49 openings of Hex on the 7 x 7 board: it should swap those that win, no other.
+
+    Returns `right`, a number of openings, and `wrong`, the names of the others.
+    """
+    openings = [f"{column}{row}" for row in range(1, 8) for column in "abcdefg"]
+    answers = np.asarray(player.choose(key, replay(env, np.arange(len(openings), dtype=np.int32)[:, None])))
+    # The swap is the last action.
+    swaps, wins = answers == env.spec.num_actions - 1, np.isin(openings, WON_OPENINGS.split())
+    wrong = [name for name, swap, win in zip(openings, swaps, wins, strict=True) if swap != win]
+    return {"right": len(openings) - len(wrong), "wrong": wrong}

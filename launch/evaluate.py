@@ -65,7 +65,8 @@ def evaluate(
 
     With --opponent it plays a match.
     Without, a solver checks its moves in solved positions, with search and by the network alone;
-    in games without a solver it plays matches against mcts:200 and random.
+    in games without a solver it plays matches against mcts:200 and random,
+    and on the 7 x 7 board of Hex its answers to all openings are judged.
     In single-player environments it plays episodes.
     """
     game_to_play(game, who, opponent)
@@ -115,6 +116,9 @@ def match_rows(found: Mapping[str, Any]) -> Rows:
         rows.append((f"against {opponent}", f"{', '.join(filter(None, counts))}: {score}"))
         if one["records"]:
             rows.append(("games", one["records"]))
+    if openings := found.get("openings"):
+        wrong = ", ".join(openings["wrong"])
+        rows.append(("openings", f"{openings['right']} of 49 answered right" + (f", not {wrong}" if wrong else "")))
     return rows
 
 

@@ -10,7 +10,8 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,10 @@ _SOCKET_BYTES = 107
 """The longest path that Linux takes for a socket."""
 Handler = Callable[[int, FrameType | None], Any]
 """A signal handler of Python's."""
+EXIT_S = 10.0
+"""Longest wait for Ray's processes at the end; one of them may wait for itself for ever, in the library's own exit."""
+_KILL_S = 5.0
+_POLL_S = 0.05
 START_ATTEMPTS = 3
 """Attempts to start a cluster on this machine."""
 LEAST_FILES = 1024
@@ -175,8 +180,44 @@ def local_cluster(cpus: float) -> Iterator[tuple[str, Callable[[], bool]]]:
             head = nodes.head_node.all_processes["gcs_server"][0].process
             yield str(nodes.address), lambda: head.poll() is not None
         finally:
+            workers = _workers(nodes)
             with _unlisted():
                 nodes.shutdown()
+            _end(workers, EXIT_S)
+
+
+def _workers(nodes: Any) -> list[psutil.Process]:
+    """The processes below the raylet of a cluster started here."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(nodes.head_node.all_processes["raylet"][0].process.pid).children(recursive=True)
+    return []
+
+
+def _end(processes: Iterable[psutil.Process], grace_s: float) -> None:
+    """Kills the processes that have not ended after a while."""
+    left = _running(processes, grace_s)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _running(left, _KILL_S)
+
+
+def _running(processes: Iterable[psutil.Process], longest_s: float) -> list[psutil.Process]:
+    """Waits for processes to end; returns those that run on. A zombie has ended: containers often have nobody who asks
+    for the exit codes of orphans.
+    """
+    until = time.monotonic() + longest_s
+    while left := [process for process in processes if _runs(process)]:
+        if time.monotonic() >= until:
+            break
+        time.sleep(_POLL_S)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager
@@ -252,11 +293,7 @@ def _start_node(cpus: float) -> Any:
             with separate_signals(), _unlisted(), _without_dashboard():
                 return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
         except BaseException as failure:  # Ray raises nothing more specific
-            left = set(driver.children(recursive=True)) - before  # Ray leaves behind what it had started
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(list(left), timeout=5.0)
+            _end(set(driver.children(recursive=True)) - before, 0.0)  # Ray leaves behind what it had started
             if not isinstance(failure, Exception):
                 raise
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)

@@ -3,16 +3,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import GameConfig
 from podzero.envs import make_env
 from podzero.evaluation.evaluator import judgement_metrics
 from podzero.evaluation.players import RandomPlayer
 from podzero.evaluation.solvers import (
+    WON_OPENINGS,
     Judge,
     JudgedPositions,
     SolverPlayer,
     draw_positions,
     game_values,
     judge_actions,
+    judge_openings,
     make_solver,
     read_labels,
 )
@@ -122,3 +125,34 @@ def test_the_scale_of_connect_four():
     judge = Judge(env, draw_positions(env, make_solver("connect_four"), 1000, seed=0))
     assert judge(RandomPlayer(env), jax.random.key(0)).keeps_value == pytest.approx(0.34, abs=0.05)
     assert judge(WinOrBlock(env), jax.random.key(0)).keeps_value == pytest.approx(0.70, abs=0.05)
+
+
+class Swaps:
+    """A player that swaps these openings of Hex, and answers others by their square's number, modulo 49, plus one."""
+
+    name = "swaps"
+    deterministic = True
+
+    def __init__(self, openings):
+        self.openings = openings.split()
+
+    def choose(self, key, states):
+        names = [f"{'abcdefg'[square % 7]}{square // 7 + 1}" for square in range(49)]
+        swaps = np.isin(names, self.openings)
+        # The opening of each state: the only stone, as the first player sees it.
+        np.testing.assert_array_equal(np.argmax(np.asarray(states.board.chains) != 0, axis=1), np.arange(49))
+        return jnp.where(swaps, 49, (jnp.arange(49) + 1) % 49)
+
+
+@pytest.mark.parametrize(
+    ("openings", "right", "wrong"),
+    [(WON_OPENINGS, 49, []), ("", 22, WON_OPENINGS.split()), (WON_OPENINGS.replace("d4", "d2"), 47, ["d2", "d4"])],
+)
+def test_openings_of_hex_that_win_are_to_be_swapped_and_no_other(openings, right, wrong):
+    found = judge_openings(make_env(GameConfig(name="hex", size=7)), Swaps(openings), jax.random.key(0))
+    assert (found["right"], sorted(found["wrong"])) == (right, sorted(wrong))
+
+
+def test_the_won_openings_of_hex_are_the_same_on_the_board_turned_by_half():
+    turned = {f"{'abcdefg'[ord('g') - ord(name[0])]}{8 - int(name[1])}" for name in WON_OPENINGS.split()}
+    assert turned == set(WON_OPENINGS.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -141,6 +142,29 @@ def test_workers_import_nothing_from_the_current_folder(cluster, tmp_path, monke
         from ray._private.worker import global_worker
 
         assert list(global_worker.core_worker.get_job_config().py_driver_sys_path) == []
+
+
+def test_a_process_that_waits_in_its_exit_does_not_outlive_the_cluster(monkeypatch):
+    """Ray's workers do so now and then, in a destructor of the library."""
+
+    class NeverEnds:
+        """In the function, so that it travels to the process, which cannot import this file."""
+
+        def __init__(self):
+            atexit.register(time.sleep, 600)
+
+        def pid(self):
+            return os.getpid()
+
+    monkeypatch.setattr("podzero.runtime.cluster.ray_start.EXIT_S", 0.5)
+    with connect(None, cpus=1):
+        actor = ray.remote(NeverEnds).remote()
+        process = psutil.Process(ray.get(actor.pid.remote()))
+        del actor  # Ray ends its process
+        while any(found["State"] != "DEAD" for found in state.actors().values()):
+            time.sleep(0.05)
+        assert process.is_running()
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.slow
