@@ -4,8 +4,8 @@ uv run --group dev python benchmarks/paired.py runs/muon muon connect_four learn
 uv run --group dev python benchmarks/paired.py runs/range "a range of values of 1" minatar_breakout \
     search.min_value_range=1 --minutes 15 --judge returns --seeds 3
 
-A solver judges positions, or episodes are played to their ends. Pairs that the folder holds already are not trained
-again. The comparison goes to `benchmarks/results/paired.json`; `uv run --group dev python benchmarks/pages.py` writes
+A solver judges positions, or episodes are played to their ends. Runs that the folder holds with their judgement are not
+trained again. The comparison goes to `benchmarks/results/paired.json`; `uv run --group dev python benchmarks/pages.py` writes
 docs/ablations.md from it.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -73,15 +74,20 @@ def main() -> None:
 
 
 def judged(workdir: Path, overrides: Sequence[str], judge: str, core: int) -> Json:
-    """Trains a run on one core, unless it is there, and tells what it did and how it is judged."""
-    # Of this thread alone; the processes that it starts inherit it.
-    os.sched_setaffinity(0, {core})
-    if not (workdir / "status.json").exists():
+    """Trains a run on one core and tells what it did and how it is judged; what is judged already is only read."""
+    file = workdir / "judged.json"
+    if not file.exists():
+        shutil.rmtree(workdir, ignore_errors=True)  # of a run that was interrupted
+        # Of this thread alone; the processes that it starts inherit it.
+        os.sched_setaffinity(0, {core})
         podzero("train", *overrides, *QUIET, "--view", "plain", "--workdir", str(workdir))
-    status = json.loads(podzero("status", str(workdir), "--json"))
-    found = json.loads(podzero("evaluate", str(workdir), *JUDGES[judge], "--json"))
-    score = 100 * found["keeps_value"] if judge == "positions" else found["mean_return"]
-    return {"score": round(score, 2), "learner_steps": status["step"], "games": status["games"]}
+        status = json.loads(podzero("status", str(workdir), "--json"))
+        found = json.loads(podzero("evaluate", str(workdir), *JUDGES[judge], "--json"))
+        score = 100 * found["keeps_value"] if judge == "positions" else found["mean_return"]
+        result = {"score": round(score, 2), "learner_steps": status["step"], "games": status["games"]}
+        file.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    judgement: Json = json.loads(file.read_text(encoding="utf-8"))
+    return judgement
 
 
 def podzero(*arguments: str, **environment: str) -> str:

@@ -115,6 +115,8 @@ def _outcome(run: Json) -> str:
 
 def _reached(result: Json) -> str:
     """An evaluation, in words."""
+    if "openings" in result:
+        return f"**{result['openings']['right']} of 49** openings answered as perfect play answers them"
     if "episodes" in result:
         return (
             f"mean return **{result['mean_return']:,.1f}** over {result['episodes']} episodes{_interval(result, 1, '')}"
