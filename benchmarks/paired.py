@@ -5,8 +5,8 @@ uv run --group dev python benchmarks/paired.py runs/range "a range of values of 
     search.min_value_range=1 --minutes 15 --judge returns --seeds 3
 
 A solver judges positions, or episodes are played to their ends. Runs that the folder holds with their judgement are not
-trained again. The comparison goes to `benchmarks/results/paired.json`; `uv run --group dev python benchmarks/pages.py` writes
-docs/ablations.md from it.
+trained again. The comparison goes to `benchmarks/results/paired.json`, from which `uv run --group dev python
+benchmarks/pages.py` writes docs/ablations.md.
 """
 
 from __future__ import annotations
