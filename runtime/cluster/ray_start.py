@@ -207,11 +207,12 @@ def _running(processes: Iterable[psutil.Process], longest_s: float) -> list[psut
     for the exit codes of orphans.
     """
     until = time.monotonic() + longest_s
-    while left := [process for process in processes if _runs(process)]:
-        if time.monotonic() >= until:
-            break
+    while True:
+        _, left = psutil.wait_procs(list(processes), timeout=0)  # takes the exit codes of this process's children
+        left = [process for process in left if _runs(process)]
+        if not left or time.monotonic() >= until:
+            return left
         time.sleep(_POLL_S)
-    return left
 
 
 def _runs(process: psutil.Process) -> bool:
