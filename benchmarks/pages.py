@@ -20,7 +20,7 @@ from podzero.benchmarks.compile_table import table_files
 from podzero.benchmarks.doors import DOORS
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.markdown import Row, table
-from podzero.benchmarks.results_page import page_of_results, removed_settings
+from podzero.benchmarks.results_page import page_of_results
 from podzero.config import load
 from podzero.replay import server_python
 from podzero.runtime.program import Kind, program
@@ -43,9 +43,9 @@ BENCHES = (
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
-    "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
-    "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
-    "gymnax_cartpole_device", "gymnax_breakout_device",
+    "tic_tac_toe", "connect_four", "connect_four_int8", "zoo_connect_four", "open_spiel_connect_four", "own_game",
+    "plain_learning", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
+    "gymnax_cartpole_device", "gymnax_breakout_device", "ppo_breakout",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 PROGRAM = (
@@ -74,7 +74,7 @@ def main() -> None:
 
 def results_page() -> str:
     """docs/results.md."""
-    return page_of_results({name: _load(name) for name in EXPERIMENTS})
+    return page_of_results({name: _load(name) for name in EXPERIMENTS}, _load("paired"))
 
 
 def strength_page() -> str:
@@ -386,10 +386,9 @@ def _coverage(name: str, kind: Json) -> Row:
 
 def headline(results: Mapping[str, Json]) -> list[str]:
     """The table of what two CPU cores reach, from the results of each experiment."""
-    four, two_hours, lander = (results[name] for name in ("connect_four", "connect_four_two_hours", "lunar_lander"))
-    labelled = next(match for match in two_hours["matches"] if match.get("drawn") == "even")
-    perfect = next(match["by_side"] for match in two_hours["matches"] if "by_side" in match)
-    random = four["baselines"]["random"]
+    four, small_agent, lander = (results[name] for name in ("connect_four", "zoo_connect_four", "lunar_lander"))
+    kept = {match["drawn"]: match for match in small_agent["matches"]}
+    random, go = four["baselines"]["random"], results["go_9x9_hour"]["result"]
     returns = sorted(run["result"]["mean_return"] for run in results["cartpole"]["runs"])
     landed = lander["runs"][0]["result"] if "runs" in lander else lander["result"]
     rows: list[Row] = [
@@ -399,9 +398,12 @@ def headline(results: Mapping[str, Json]) -> list[str]:
             f"random moves: {_percent(random)}",
         ),
         (
-            ", ".join(["connect four in int8, two hours", *removed_settings(two_hours)]),
-            f"{_kept(labelled)}; with 800 simulations it won {_won(perfect['first'])} games against perfect play "
-            f"moving first, and {_won(perfect['second'])} moving second",
+            "the agent of connect four that comes with podzero, two hours",
+            f"{_kept(kept['even'])}; in positions of strong games {_kept(kept['games'])}",
+        ),
+        (
+            "Go on 9x9, 20 minutes on 7x7 and 40 on 9x9",
+            f"**{100 * go['score']:.1f}%** in {go['games']} games against GNU Go at level 1, with 64 simulations",
         ),
         (
             f"CartPole by Gumbel MuZero, {results['cartpole']['minutes']:g} minutes",
@@ -441,10 +443,6 @@ def _kept(result: Json) -> str:
 
 def _percent(result: Json) -> str:
     return f"{100 * result['keeps_value']:.1f}%"
-
-
-def _won(side: Json) -> str:
-    return f"{side['wins']} of {side['games']}"
 
 
 if __name__ == "__main__":

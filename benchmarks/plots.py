@@ -2,7 +2,6 @@
 
 uv run --group dev python benchmarks/plots.py learning docs/connect_four.png runs/connect_four runs/connect_four_int8
 uv run --group dev python benchmarks/plots.py returns docs/gymnasium.png
-uv run --group dev python benchmarks/plots.py scores docs/scores.png
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from podzero.evaluation.statistics import wilson
 from podzero.files.workdir import Workdir
 
 RESULTS = Path(__file__).parent / "results"
@@ -35,14 +33,12 @@ RETURNS = {
     "minatar_breakout": ("MinAtar Breakout", None, ""),
 }
 """The title of each experiment, the mean return that counts as solved, if there is one, and its label."""
-SCORES = ("othello_hour", "go_9x9_hour")
-"""The experiments with scores against fixed opponents."""
 
 
 def main() -> None:
     """Draws the figure that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figure", choices=("learning", "returns", "scores"))
+    parser.add_argument("figure", choices=("learning", "returns"))
     parser.add_argument("target", type=Path, help="the file to write")
     parser.add_argument("workdirs", type=Path, nargs="*", metavar="workdir", help="the runs of `learning`")
     arguments = parser.parse_args()
@@ -51,8 +47,6 @@ def main() -> None:
             draw_learning(arguments.workdirs, arguments.target)
         case "returns":
             draw_panels(arguments.target, RETURNS, returns_panel, width=9)
-        case "scores":
-            draw_panels(arguments.target, SCORES, scores_panel, width=10)
 
 
 def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
@@ -140,30 +134,6 @@ def returns_panel(axes: Any, name: str) -> None:
     axes.set_xlabel("minutes")
     axes.set_ylabel("mean return")
     axes.legend(fontsize="small")
-
-
-def scores_panel(axes: Any, name: str) -> None:
-    """Draws one experiment: matches of its snapshots, with 95% intervals over their games, and the final match."""
-    results = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    minutes = [seconds / 60 for seconds, _ in results["judged_seconds_step"]]
-    games = results["judged_games"]
-    for index, (opponent, scores) in enumerate(results["judged_scores"].items()):
-        bounds = [wilson(score * games, games) for score in scores]
-        below = [score - low for score, (low, _) in zip(scores, bounds, strict=True)]
-        above = [high - score for score, (_, high) in zip(scores, bounds, strict=True)]
-        axes.errorbar(
-            minutes, scores, [below, above], fmt="o-", capsize=3, color=f"C{index}", label=f"against {opponent}"
-        )
-    final = results["result"]
-    low, high = final["interval"]
-    error = [[final["score"] - low], [high - final["score"]]]
-    axes.errorbar(results["minutes"], final["score"], error, fmt="D", color="black", capsize=4,
-                  label=f"{final['games']} games against {final['opponent']}")  # fmt: skip
-    axes.set_title(name)
-    axes.set_ylim(0.0, 1.05)
-    axes.set_xlabel("minutes")
-    axes.set_ylabel("score")
-    axes.legend(fontsize="small", loc="lower right")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podzero.benchmarks.markdown import Row, table
@@ -30,13 +30,6 @@ In rows measured before 2026-11-24, `mcts:N` is a weak opponent where there are 
 as losses, and tried few of the moves of Go. In matches each opening is played from both sides."""
 
 
-SCORES = """\
-The scores of snapshots, in matches played after the run, over the minute of training from which the snapshot is; each
-with the 95% interval over its games, against `mcts:N` as it was before 2026-11-24
-(`uv run --group dev python benchmarks/plots.py scores docs/scores.png`):
-
-![score of snapshots against random play and MCTS with rollouts, over the minutes of the run](scores.png)"""
-
 DRAWN = {
     "even": "even over the plies",
     "distinct": "early plies more frequent",
@@ -46,21 +39,40 @@ DRAWN = {
 """How the positions of a judgement were drawn, by `drawn` of a result."""
 
 
-def page_of_results(experiments: Mapping[str, Json]) -> str:
+def page_of_results(experiments: Mapping[str, Json], pairs: Json) -> str:
     """The page.
 
     Args:
       experiments: the files of `benchmarks/results`, by the name of the experiment, in the order of the rows.
+      pairs: `paired.json` there.
     """
     header = ("experiment", "training", "result", "commands", "measured")
     rows = [row for name, results in experiments.items() for row in result_rows(name, results)]
-    return "\n".join(["# Results", "", METHOD, "", *table(header, rows), "", SCORES, ""])
+    return "\n".join(
+        ["# Results", "", METHOD, "", *table(header, rows), "", without_search(experiments["ppo_breakout"], pairs), ""]
+    )
+
+
+def without_search(ppo: Json, pairs: Json) -> str:
+    """A sentence about MinAtar's Breakout with search and without, on one core."""
+    (searched,) = (found for found in pairs["comparisons"] if "minatar_breakout" in found["on"])
+    with_search = sorted(pair["default"]["score"] for pair in searched["pairs"])
+    without = sorted(run["result"]["mean_return"] for run in ppo["runs"])
+    return (
+        f"What search buys in Breakout for equal time: nothing. On one core, {len(without)} seeds of `docs/ppo.py` get "
+        f"{_listed(without)} in {ppo['minutes']} minutes, {len(with_search)} seeds of `minatar_breakout` "
+        f"{_listed(with_search)} in 16 (`paired.json`): without search an actor takes some twenty times as many steps."
+    )
+
+
+def _listed(means: Sequence[float]) -> str:
+    return ", ".join(f"{mean:.1f}" for mean in means)
 
 
 def result_rows(name: str, results: Json) -> list[Row]:
     """The rows of one experiment: each training run, further opponents, and baselines."""
     runs = results.get("runs", [results])
-    measured = _measured(results)
+    name, measured = results.get("player", name), _measured(results)
     rows: list[Row] = [
         (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
     ]
@@ -95,13 +107,7 @@ def _training(results: Json, run: Json) -> str:
     seed = [f"seed {run['seed']}"] if "seed" in run else []
     first = [f"first game after {results['first_game_seconds']} s"] if "first_game_seconds" in results else []
     lost = [f"lost: {results['lost']}"] if "lost" in results else []
-    return ", ".join([f"{results['minutes']:g} minutes", *seed, *counts, *first, *lost, *removed_settings(results)])
-
-
-def removed_settings(results: Json) -> list[str]:
-    """The run's settings that podzero no longer has, in words; empty if it has all of them."""
-    removed = results.get("removed_settings")
-    return [f"with `{removed}`, which podzero has removed since"] if removed else []
+    return ", ".join([f"{results['minutes']:g} minutes", *seed, *counts, *first, *lost])
 
 
 def _outcome(run: Json) -> str:

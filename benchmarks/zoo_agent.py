@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,8 @@ from typing import Any
 import yaml
 
 from podzero.config import Experiment, MLPConfig, MuZeroMLPConfig, ResNetConfig
-from podzero.files.workdir import Workdir, step_folder
-from podzero.networks.snapshots import snapshot_steps
+from podzero.files.workdir import Workdir
+from podzero.networks.snapshots import load_snapshot, save_snapshot, snapshot_steps
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import read_status
 
@@ -41,8 +42,11 @@ def main() -> None:
     run, agent = Workdir(arguments.run), Workdir(ZOO / arguments.name)
     shutil.rmtree(agent.root, ignore_errors=True)
     step = max(snapshot_steps(run.snapshots))
-    shutil.copytree(step_folder(run.snapshots, step), step_folder(agent.snapshots, step))
-    shutil.copy(run.experiment_file, agent.experiment_file)
+    # The card's command says what a run began with; its path means nothing elsewhere.
+    alone = run.experiment().model_copy(update={"init_from": None})
+    save_snapshot(agent.snapshots, step, load_snapshot(run.snapshots, step).params, alone)
+    stored = run.experiment_file.read_text(encoding="utf-8")
+    agent.experiment_file.write_text(re.sub(r"^init_from: .*", "init_from: null", stored, flags=re.M), encoding="utf-8")
     with run.metrics_file.open(encoding="utf-8") as lines, agent.metrics_file.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in thinned(map(json.loads, lines)))
     told = {"command": arguments.command, "hardware": arguments.hardware, "judged": arguments.judged}

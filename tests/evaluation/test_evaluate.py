@@ -95,7 +95,7 @@ def test_positions_without_a_solver_that_judges_them_are_refused(who, arguments,
 
 
 def test_matches_of_an_agent_that_comes_with_podzero_leave_its_folder_alone():
-    assert records_file("zoo:go_9x9", "zoo:go_9x9@2932", "random", make_env("go_9x9").spec) is None
+    assert records_file("zoo:go_9x9", "zoo:go_9x9@3888", "random", make_env("go_9x9").spec) is None
 
 
 def test_games_of_three_players_have_no_records(three_players, tmp_path):
