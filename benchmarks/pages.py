@@ -44,7 +44,7 @@ BENCHES = (
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "zoo_connect_four", "open_spiel_connect_four", "own_game",
-    "plain_learning", "go_9x9_hour", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
+    "plain_learning", "go_9x9_hour", "hex", "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout",
     "gymnax_cartpole_device", "gymnax_breakout_device", "ppo_breakout",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
