@@ -21,6 +21,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
+from podzero.envs.notation import notation_of
 from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.statistics import wilson
 
@@ -375,9 +376,8 @@ def judge_openings(env: Env, player: Player, key: Array) -> dict[str, Any]:
 
     Returns `right`, a number of openings, and `wrong`, the names of the others.
     """
-    openings = [f"{column}{row}" for row in range(1, 8) for column in "abcdefg"]
-    answers = np.asarray(player.choose(key, replay(env, np.arange(len(openings), dtype=np.int32)[:, None])))
-    # The swap is the last action.
-    swaps, wins = answers == env.spec.num_actions - 1, np.isin(openings, WON_OPENINGS.split())
-    wrong = [name for name, swap, win in zip(openings, swaps, wins, strict=True) if swap != win]
-    return {"right": len(openings) - len(wrong), "wrong": wrong}
+    swap = env.spec.num_actions - 1
+    openings = [notation_of(env.spec).names([square])[0] for square in range(swap)]
+    swaps = np.asarray(player.choose(key, replay(env, np.arange(swap, dtype=np.int32)[:, None]))) == swap
+    wrong = [name for name, swapped in zip(openings, swaps, strict=True) if swapped != (name in WON_OPENINGS.split())]
+    return {"right": swap - len(wrong), "wrong": wrong}

@@ -128,7 +128,7 @@ def test_the_scale_of_connect_four():
 
 
 class Swaps:
-    """A player that swaps these openings of Hex, and answers others by their square's number, modulo 49, plus one."""
+    """A player that swaps these openings of Hex, and answers the others on the next square."""
 
     name = "swaps"
     deterministic = True
