@@ -53,21 +53,14 @@ def ablations_page(results: Mapping[str, Json]) -> str:
 
 
 def _row(choice: str, setting: str, difference: float, half: float, unit: str, on: str) -> Row:
-    """A row; `half` is half the length of the interval, nan where there is none."""
-    known = math.isfinite(half)
-    interval = f" ({difference - half:+.1f} to {difference + half:+.1f})" if known else ""
+    """A row; `half` is half the length of the interval."""
     return (
         choice,
         f"`{setting}`",
-        f"{difference:+.1f} {unit}{interval}",
-        f"{_DETECTABLE * half:.1f}" if known else "",
+        f"{difference:+.1f} {unit} ({difference - half:+.1f} to {difference + half:+.1f})",
+        f"{_DETECTABLE * half:.1f}",
         on,
     )
-
-
-def _quantile(freedom: int) -> float:
-    """The quantile of Student's t for a two-sided interval of 95%."""
-    return float(special.stdtrit(freedom, 0.975)) if freedom else math.nan
 
 
 def _rules(results: Json) -> list[Row]:
@@ -95,7 +88,8 @@ def _rules(results: Json) -> list[Row]:
 def _paired(comparison: Json) -> Row:
     """A choice by pairs of runs of equal seeds, which ran at the same time."""
     gained = [pair["choice"]["score"] - pair["default"]["score"] for pair in comparison["pairs"]]
-    half = _quantile(len(gained) - 1) * statistics.stdev(gained) / math.sqrt(len(gained))
+    # By Student's t.
+    half = float(special.stdtrit(len(gained) - 1, 0.975)) * statistics.stdev(gained) / math.sqrt(len(gained))
     on = f"{comparison['on']}, {len(gained)} paired seeds"
     return _row(comparison["choice"], comparison["setting"], statistics.fmean(gained), half, comparison["unit"], on)
 

@@ -1,8 +1,9 @@
-"""Trains a choice beside the default in pairs of equal seeds, each run on a core of its own, and judges both.
+r"""Trains a choice beside the default in pairs of equal seeds, each run on a core of its own, and judges both.
 
-uv run --group dev python benchmarks/paired.py runs/muon muon connect_four learner.optimizer.name=muon --minutes 3
+uv run --group dev python benchmarks/paired.py runs/muon muon connect_four learner.optimizer.name=muon --minutes 3 \
+    --hardware "2 cores of an AMD EPYC (Zen 5), no accelerator; nothing beside"
 uv run --group dev python benchmarks/paired.py runs/range "a range of values of 1" minatar_breakout \
-    search.min_value_range=1 --minutes 15 --judge returns --seeds 3
+    search.min_value_range=1 --minutes 15 --judge returns --seeds 3 --hardware "..."
 
 A solver judges positions, or episodes are played to their ends. Runs that the folder holds with their judgement are not
 trained again. The comparison goes to `benchmarks/results/paired.json`, from which `uv run --group dev python
