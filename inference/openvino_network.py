@@ -46,7 +46,10 @@ FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 """Permutations between JAX's `[B, H, W, C]` and OpenVINO's `[B, C, H, W]`."""
 
 
-def cpu_compiler(threads: int, precision: Literal["f32", "bf16"]) -> Callable[[Any], Any]:
+Precision = Literal["f32", "bf16"]
+
+
+def cpu_compiler(threads: int, precision: Precision) -> Callable[[Any], Any]:
     """Compiles an `openvino.Model` for the CPU to the inference request for `infer`; `precision` is that of everything
     that is not quantized.
     """

@@ -23,7 +23,6 @@ from podzero.config.samples import sample_like, window_steps, with_axes
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.types import Array, Batch, EnvSpec, ModelNetwork, Network, PackedBatch, Params, Sample, Symmetry
 from podzero.envs import SamplePacking, check_values, holds_states, make_env, pack_states, sample_packing, spec_of
-from podzero.inference import has_bfloat16_instructions
 from podzero.learner import sharding
 from podzero.learner.hosts import HostSync
 from podzero.learner.losses import LossOutput
@@ -51,9 +50,7 @@ def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSp
     check_values(experiment, env.spec)
     if experiment.learner.cpu_convolutions == "openvino" and experiment.cluster.tpu is None:
         assert isinstance(experiment.network, ResNetConfig)
-        if has_bfloat16_instructions():
-            return host_resnet(experiment.network, env.spec), env.spec, env.symmetries
-        log.warning("this CPU has no bfloat16 instructions: learner.cpu_convolutions = openvino uses XLA here")
+        return host_resnet(experiment.network, env.spec), env.spec, env.symmetries
     return make_network(experiment.network, env.spec), env.spec, env.symmetries
 
 

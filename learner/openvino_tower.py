@@ -1,4 +1,4 @@
-"""The ResNet for training on a CPU: OpenVINO computes its tower and the gradients in bfloat16, JAX the rest."""
+"""The ResNet for training on a CPU: OpenVINO computes its tower and the gradients, JAX the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ import numpy as np
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
-from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, cpu_compiler, infer
+from podzero.inference.openvino_network import (
+    FROM_CHANNELS_LAST,
+    TO_CHANNELS_LAST,
+    Precision,
+    cpu_compiler,
+    has_bfloat16_instructions,
+    infer,
+)
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, convolve, fold, side_factor
 from podzero.networks.resnet import resnet_heads
@@ -32,13 +39,15 @@ _TO_OUT_IN, _TO_IN_OUT = (3, 2, 0, 1), (2, 3, 0, 1)
 def make_tower(threads: int) -> Tower:
     """The tower as a differentiable function for JAX programs on one CPU device.
 
-    Each block is that of `podzero.networks.resnet`. Activations and gradients are bfloat16, sums of products float32.
+    Each block is that of `podzero.networks.resnet`. Activations and gradients are bfloat16, sums of products float32;
+    on a CPU without bfloat16 instructions all are float32.
     """
-    compile_model, one_at_a_time = cpu_compiler(threads, "bf16"), threading.Lock()
+    precision: Precision = "bf16" if has_bfloat16_instructions() else "f32"
+    compile_model, one_at_a_time = cpu_compiler(threads, precision), threading.Lock()
 
     @cache
     def engine(shapes: Sequence[tuple[int, ...]], backward: bool) -> Any:
-        return compile_model(_model(shapes, backward))
+        return compile_model(_model(shapes, backward, precision))
 
     def call(backward: bool, like: Sequence[jax.Array], *inputs: jax.Array) -> Any:
         """Runs a model; its results have the shapes of `like`."""
@@ -78,15 +87,15 @@ class _Pooling(NamedTuple):
     """`[3 C, C]`, from which the bias of each channel is made."""
 
 
-def _model(shapes: Sequence[tuple[int, ...]], backward: bool) -> Any:
+def _model(shapes: Sequence[tuple[int, ...]], backward: bool, precision: Precision) -> Any:
     """An OpenVINO model of `Tower`; or `backward`, from its inputs and the gradient of its result to their gradients.
 
-    `shapes` are those of the inputs. Tensors are `[B, C, H, W]` in bfloat16.
+    `shapes` are those of the inputs. Tensors are `[B, C, H, W]` in this precision.
     """
     openvino = import_openvino()
     ops, (shape, (layers, *_), *_) = openvino.opset13, shapes
     inputs = [ops.parameter(list(size), np.float32) for size in shapes]
-    x, kernels, biases, *more = (ops.convert(each, "bf16") for each in inputs)
+    x, kernels, biases, *more = (ops.convert(each, precision) for each in inputs)
     kernels = _split(ops, kernels)
     biases = ops.split(ops.reshape(biases, [layers, shape[-1], 1, 1], False), 0, layers).outputs()
     gradient = more.pop() if backward else None
@@ -120,13 +129,14 @@ def _split(ops: Any, stacked: Any) -> list[Any]:
 def _pool(ops: Any, activations: Any, kernel: Any, shape: Sequence[int]) -> _Pooling:
     """`podzero.networks.layers.pooled` of activations `[B, C, H, W]`."""
     mean, highest = ops.reduce_mean(activations, [2, 3], True), ops.reduce_max(activations, [2, 3], True)
-    scaled = ops.multiply(mean, _bf16(ops, side_factor(shape[1] * shape[2])))
+    scaled = ops.multiply(mean, _number(ops, side_factor(shape[1] * shape[2]), mean))
     board = ops.reshape(ops.concat([mean, scaled, highest], 1), [-1, 3 * shape[-1]], False)
     return _Pooling(activations, highest, board, kernel)
 
 
-def _bf16(ops: Any, number: float) -> Any:
-    return ops.convert(ops.constant(np.float32(number)), "bf16")
+def _number(ops: Any, number: float, like: Any) -> Any:
+    """A constant in the dtype of `like`."""
+    return ops.convert_like(ops.constant(np.float32(number)), like)
 
 
 def _gradients(
@@ -137,7 +147,7 @@ def _gradients(
     pooled after some.
     """
     _, height, width, channels = shape
-    zero = _bf16(ops, 0.0)
+    zero = _number(ops, 0.0, gradient)
 
     def rows(x: Any) -> Any:
         """`[B, C, H, W]` as `[B * H * W, C]`."""
@@ -162,11 +172,11 @@ def _gradients(
         """The gradient `[B, C, H, W]` of what was pooled, given that of the channels' bias `[B, C]`."""
         of_board = ops.reshape(ops.matmul(of_bias, pooling.kernel, False, True), [-1, 3 * channels, 1, 1], False)
         mean, scaled, highest = ops.split(of_board, 1, 3).outputs()
-        each = ops.add(mean, ops.multiply(scaled, _bf16(ops, side_factor(height * width))))
+        each = ops.add(mean, ops.multiply(scaled, _number(ops, side_factor(height * width), mean)))
         # Squares with the same maximum share its gradient, as in JAX.
-        equal = ops.convert(ops.equal(pooling.activations, pooling.highest), "bf16")
+        equal = ops.convert_like(ops.equal(pooling.activations, pooling.highest), highest)
         share = ops.divide(highest, ops.reduce_sum(equal, [2, 3], True))
-        found = ops.add(ops.multiply(each, _bf16(ops, 1 / (height * width))), ops.multiply(equal, share))
+        found = ops.add(ops.multiply(each, _number(ops, 1 / (height * width), each)), ops.multiply(equal, share))
         return ops.select(ops.greater(pooling.activations, zero), found, zero)
 
     of_kernels, of_biases, of_pool_kernels, of_pool_biases = [], [], [], []
@@ -193,7 +203,7 @@ def _convolve(ops: Any, x: Any, kernel: Any) -> Any:
 
 
 def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The network `resnet` for training on a CPU, equal to `make_network` up to bfloat16 rounding.
+    """The network `resnet` for training on a CPU, equal to `make_network` up to rounding.
 
     If JAX has an accelerator or several devices, XLA computes the whole network instead.
     """

@@ -138,7 +138,7 @@ class LearnerConfig(Section):
     """Applies a random symmetry of the game to each sample."""
     cpu_convolutions: Literal["xla", "openvino"] = "xla"
     """What computes the tower of `resnet` if the learner runs on a single CPU device: `xla` in float32, or `openvino`
-    in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""
+    in bfloat16 on CPUs with AMX or AVX-512 BF16 instructions, and in float32 on others."""
     optimizer: AnyOptimizerConfig = OptimizerConfig()
     """The optimizer."""
     mesh: MeshConfig = MeshConfig()

@@ -1,12 +1,10 @@
-"""The network that the learner trains, built from experiments: by XLA, and by OpenVINO in bfloat16."""
-
-import logging
+"""The network that the learner trains, built from experiments: by XLA, and by OpenVINO."""
 
 import jax
 import pytest
 
 from podzero.config import ClusterConfig, load
-from podzero.learner import build, make_training
+from podzero.learner import build, make_training, openvino_tower
 from podzero.learner.build import learner_parts, timed
 from podzero.tools.bench.measuring import random_batch
 
@@ -16,11 +14,7 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def bfloat16(monkeypatch):
-    """An experiment whose learner computes its tower by OpenVINO, which any CPU can, if slowly."""
-    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: True)
-    return load("tic_tac_toe", ["learner.cpu_convolutions=openvino", *SMALL])
+BY_OPENVINO = load("tic_tac_toe", ["learner.cpu_convolutions=openvino", *SMALL])
 
 
 def losses(experiment):
@@ -46,25 +40,19 @@ def test_a_nested_network_trains_its_outcome():
     }  # fmt: skip
 
 
-def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
-    found = losses(bfloat16)
-    xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})
-    expected = losses(xla)
-    assert found == pytest.approx(expected, rel=0.02)
+@pytest.mark.parametrize(("bfloat16", "rounding"), [(True, 0.02), (False, 1e-5)])
+def test_a_learner_by_openvino_learns_what_one_by_xla_learns(monkeypatch, bfloat16, rounding):
+    # Any CPU computes in bfloat16, if slowly.
+    monkeypatch.setattr(openvino_tower, "has_bfloat16_instructions", lambda: bfloat16)
+    found = losses(BY_OPENVINO)
+    expected = losses(BY_OPENVINO.changed(learner={"cpu_convolutions": "xla"}))
+    assert found == pytest.approx(expected, rel=rounding)
     assert found != expected
 
 
-def test_a_cpu_without_the_instructions_trains_in_float32_and_says_so(bfloat16, monkeypatch, caplog):
-    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: False)
+def test_a_learner_on_a_slice_never_computes_on_its_host(monkeypatch):
     monkeypatch.setattr(build, "host_resnet", None)
-    with caplog.at_level(logging.WARNING):
-        learner_parts(bfloat16)
-    assert "no bfloat16 instructions" in caplog.text
-
-
-def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
-    monkeypatch.setattr(build, "host_resnet", None)
-    slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
+    slice_of_8 = BY_OPENVINO.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
     learner_parts(slice_of_8)
 
 

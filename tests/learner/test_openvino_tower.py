@@ -1,4 +1,4 @@
-"""The ResNet whose tower OpenVINO computes in bfloat16, beside the same network by XLA in float32."""
+"""The ResNet whose tower OpenVINO computes, beside the same network by XLA."""
 
 from __future__ import annotations
 
