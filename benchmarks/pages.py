@@ -389,7 +389,9 @@ def headline(results: Mapping[str, Json]) -> list[str]:
     four, small_agent, lander = (results[name] for name in ("connect_four", "zoo_connect_four", "lunar_lander"))
     kept = {match["drawn"]: match for match in small_agent["matches"]}
     random, go = four["baselines"]["random"], results["go_9x9_hour"]["result"]
+    harder = next(match for match in results["go_9x9_hour"]["matches"] if match["opponent"] == "gnugo:10")
     returns = sorted(run["result"]["mean_return"] for run in results["cartpole"]["runs"])
+    needed = max(run["environment_steps_to_475"] for run in results["cartpole"]["runs"])
     landed = lander["runs"][0]["result"] if "runs" in lander else lander["result"]
     rows: list[Row] = [
         (
@@ -403,11 +405,13 @@ def headline(results: Mapping[str, Json]) -> list[str]:
         ),
         (
             "Go on 9x9, 20 minutes on 7x7 and 40 on 9x9",
-            f"**{100 * go['score']:.1f}%** in {go['games']} games against GNU Go at level 1, with 64 simulations",
+            f"**{100 * go['score']:.1f}%** in {go['games']} games against GNU Go at level 1, "
+            f"**{100 * harder['score']:.0f}%** in {harder['games']} at level 10, with 64 simulations",
         ),
         (
             f"CartPole by Gumbel MuZero, {results['cartpole']['minutes']:g} minutes",
-            f"mean returns of {len(returns)} seeds: {', '.join(f'**{mean:.1f}**' for mean in returns)} (of 500)",
+            f"mean returns of {len(returns)} seeds: {', '.join(f'**{mean:.1f}**' for mean in returns)} (of 500); 475 "
+            f"after at most {needed:,} environment steps",
         ),
         (
             f"LunarLander by Gumbel MuZero, {lander['minutes']:g} minutes",

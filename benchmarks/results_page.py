@@ -116,7 +116,11 @@ def _outcome(run: Json) -> str:
     if "judged_seconds_step_return" not in run:
         return _reached(run["result"])
     best, seconds = max((mean, -seconds) for seconds, _, mean in run["judged_seconds_step_return"])
-    return f"{_reached(run['result'])}; best evaluation during training {best:,.1f}, after {-seconds / 60:.1f} minutes"
+    first = run.get("environment_steps_to_475")
+    return (
+        f"{_reached(run['result'])}; best evaluation during training {best:,.1f}, after {-seconds / 60:.1f} minutes"
+        + (f"; the first of at least 475 after {first:,} environment steps" if first else "")
+    )
 
 
 def _reached(result: Json) -> str:
