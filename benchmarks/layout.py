@@ -43,7 +43,7 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 52_581,
+    "product lines": 52_623,
     "product files": 262,
     "rooms": 15,
     "arrows between rooms": 77,

@@ -21,8 +21,8 @@ from podzero.config import ResNetConfig
 from podzero.core.types import Array, EnvSpec, Params
 from podzero.inference.agreement import AgreementCheck, RecentPositions
 from podzero.networks import make_inference
-from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
-from podzero.networks.resnet import Layer, layers_of
+from podzero.networks.layers import compute_dtype, convolve, pooled
+from podzero.networks.resnet import Layer, layers_of, resnet_heads
 
 LARGEST = 127
 """Largest quantized number."""
@@ -135,8 +135,7 @@ def _evaluation(
         x += convolved(f"block_{index}/conv_1", y)
     features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
     heads = {name.removeprefix(_HEADS): layer._asdict() for name, layer in layers.items() if name.startswith(_HEADS)}
-    module = Heads(spec.num_actions, config.value_hidden, pooled="policy_pooled" in heads)
-    return cast(_Evaluation, module.apply({"params": heads}, features))
+    return cast(_Evaluation, resnet_heads(config, spec)(name=None).apply({"params": heads}, features)[:2])
 
 
 class Int8Network:

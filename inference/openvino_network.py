@@ -17,7 +17,7 @@ from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvSpec, EnvState, Params
 from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.evaluation_cache import EvaluationCache
-from podzero.networks.layers import side_factor
+from podzero.networks.layers import VALUE_BINS, side_factor
 from podzero.networks.resnet import Layer, layers_of
 from podzero.search import Evaluate
 
@@ -134,7 +134,9 @@ class _Builder:
             logits = self._dense(self._flat(policy_planes, batch), "heads/policy_logits")
             board = self._flat(value_planes, batch)
         hidden = ops.relu(self._dense(board, "heads/value_hidden"))
-        value = ops.tanh(self._dense(hidden, "heads/value"))
+        last = self._dense(hidden, "heads/value")
+        distributed = last.get_output_shape(0)[1] == len(VALUE_BINS)
+        value = ops.matmul(ops.softmax(last, 1), VALUE_BINS[:, None], False, False) if distributed else ops.tanh(last)
         return ops.concat([logits, value], 1)
 
     def _planes(self, features: Any, layer: Layer) -> Any:

@@ -16,6 +16,7 @@ from jax.scipy.stats import norm
 from podzero.config import LearnerConfig, MuZeroConfig
 from podzero.config.samples import nstep_returns
 from podzero.core.types import Array, ModelNetwork, Network, Params, Prediction, Sample, SoftTargets, Window
+from podzero.networks.layers import encode_value
 
 ILLEGAL_LOGIT = -1e9
 """Replaces minus infinity: the softmax is still zero in float32, and gradients stay finite."""
@@ -51,15 +52,15 @@ def alphazero_loss(
     error is the mean over them. Losses of auxiliary heads are added, and with a teacher the same loss with its policy
     and value in place of pi and z, times `soft_targets.weight`. The paper's L2 penalty of all weights is not part of
     it: optimizers decay matrices and kernels instead, and only with `sgd` is that decay the gradient of a penalty.
-    Where v is the expectation of a predicted outcome, its cross-entropy with the outcome has the weight of the value.
+    Where v is the expectation of a predicted distribution, that one's cross-entropy has the weight of the value.
 
     Returns:
       the loss with the metrics
         `policy_loss`: cross-entropy of the policy with the search policy, in nats.
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
-        `outcome_loss`, `moves_left_loss`, `reply_loss`, `ownership_loss`: of those heads, if the network has
-          them.
+        `outcome_loss`, `distribution_loss`, `moves_left_loss`, `reply_loss`, `ownership_loss`: of those heads, if the
+          network has them.
         `teacher_policy_loss`, `teacher_value_loss`: cross-entropy with the teacher's policy and squared error against
           its value, before their weights.
     """
@@ -81,7 +82,7 @@ def alphazero_loss(
     error = jnp.asarray(batch.value_target) - value
     policy_loss, value_loss = _mean(cross_entropy, weight), _mean(_of_samples(error**2), weight)
     total = policy_loss + config.value_weight * value_loss
-    weights = {"outcome": config.value_weight} if network.values_are_outcomes else {}
+    weights: dict[str, float] = {network.values_from: config.value_weight} if network.values_from else {}
     total += sum(weights.get(name, AUXILIARY_WEIGHT) * loss for name, loss in auxiliary.items())
     metrics = {
         "loss": total,
@@ -103,29 +104,32 @@ def alphazero_loss(
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
     """The loss of each head of a prediction, `[B]`, zero where the target is unknown.
 
-    Outcome, reply and ownership (the mean over the squares) have a cross-entropy loss, moves left a Huber loss in units
-    of `MOVES_UNIT` plies.
+    Outcome, distribution, reply and ownership (the mean over the squares) have a cross-entropy loss, moves left a Huber
+    loss in units of `MOVES_UNIT` plies.
     """
-    outcome, moves_left, reply = map(jnp.asarray, (batch.outcome, batch.moves_left, batch.reply))
-    losses = {"outcome": jnp.where(outcome >= 0, _cross_entropy(prediction.outcome, outcome), 0.0)}
+    losses: dict[str, jax.Array] = {}
+    if prediction.outcome is not None:
+        losses["outcome"] = _cross_entropy(prediction.outcome, batch.outcome)
+    if prediction.distribution is not None:
+        losses["distribution"] = optax.softmax_cross_entropy(prediction.distribution, encode_value(batch.value_target))
     if prediction.moves_left is not None:
+        moves_left = jnp.asarray(batch.moves_left)
         error = optax.huber_loss((prediction.moves_left - moves_left) / MOVES_UNIT)
         losses["moves_left"] = jnp.where(moves_left >= 0, error, 0.0)
     if prediction.reply is not None:
-        losses["reply"] = jnp.where(reply >= 0, _cross_entropy(prediction.reply, reply), 0.0)
+        losses["reply"] = _cross_entropy(prediction.reply, batch.reply)
     if prediction.ownership is not None:
         owners = jnp.asarray(batch.ownership)
         assert prediction.ownership.shape == (*owners.shape, 3)
-        of_squares = jnp.where(owners >= 0, _cross_entropy(prediction.ownership, owners), 0.0)
-        losses["ownership"] = jnp.mean(of_squares, axis=1)
+        losses["ownership"] = jnp.mean(_cross_entropy(prediction.ownership, owners), axis=1)
     return losses
 
 
-def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:
-    """The cross-entropy with labels `[...]` of logits `[..., C]`; arbitrary where a label is negative."""
-    labels = jnp.maximum(jnp.asarray(label), 0)
-    losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return losses
+def _cross_entropy(logits: jax.Array, label: Array | None) -> jax.Array:
+    """The cross-entropy with labels `[...]` of logits `[..., C]`; zero where a label is negative, for unknown."""
+    labels = jnp.asarray(label)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+    return jnp.where(labels >= 0, losses, 0.0)
 
 
 def _of_samples(of_values: jax.Array) -> jax.Array:

@@ -15,14 +15,8 @@ import numpy as np
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
-from podzero.inference.openvino_network import (
-    FROM_CHANNELS_LAST,
-    TO_CHANNELS_LAST,
-    Precision,
-    cpu_compiler,
-    has_bfloat16_instructions,
-    infer,
-)
+from podzero.inference import has_bfloat16_instructions
+from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, Precision, cpu_compiler, infer
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, convolve, fold, side_factor
 from podzero.networks.resnet import resnet_heads
@@ -211,7 +205,7 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     heads = resnet_heads(config, spec)(name=None)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))
 
-    def evaluate(params: Params, observation: Array, auxiliary: bool) -> HeadOutputs:
+    def evaluate(params: Params, observation: Array, auxiliary: bool = config.auxiliary) -> HeadOutputs:
         if jax.default_backend() != "cpu" or jax.device_count() > 1:
             return network.apply_all(params, observation) if network.apply_all else network.apply(params, observation)
         layers = cast(Mapping[str, Mapping[str, Params]], fold(params))
@@ -229,6 +223,6 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
         return logits, value
 
     def apply_all(params: Params, observation: Array) -> tuple[jax.Array, jax.Array, Prediction]:
-        return cast(tuple[jax.Array, jax.Array, Prediction], evaluate(params, observation, auxiliary=True))
+        return cast(tuple[jax.Array, jax.Array, Prediction], evaluate(params, observation))
 
-    return Network(network.init, apply, apply_all if config.auxiliary else None)
+    return network._replace(apply=apply, apply_all=apply_all if network.apply_all else None)

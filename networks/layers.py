@@ -22,7 +22,7 @@ from jax import lax
 
 from podzero.config import MLPConfig
 from podzero.core.errors import ConfigError
-from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
+from podzero.core.types import Array, EnvSpec, Network, Params, Prediction, ValuesFrom
 
 
 def check_boards(spec: EnvSpec, network: str) -> None:
@@ -44,11 +44,11 @@ def compute_dtype(name: str) -> np.dtype[np.generic]:
     return jnp.dtype(name)
 
 
-def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False, outcomes: bool = False) -> Network:
+def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False, values_from: ValuesFrom = None) -> Network:
     """Turns a Flax module that maps observations to logits and values into pure functions.
 
-    With `auxiliary` the module takes an argument of that name, which switches its auxiliary heads on. With `outcomes`
-    it returns a `Prediction` in any case, of whose outcome the value is the expectation.
+    With `auxiliary` the module takes an argument of that name, which switches its auxiliary heads on. With
+    `values_from`, see `Network`, it returns a `Prediction` in any case.
     """
     # The parameters must include those of the auxiliary heads, which `apply` leaves out.
     options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
@@ -65,7 +65,7 @@ def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False, outc
         outputs = module.apply({"params": params}, observation, **options)
         return cast(tuple[jax.Array, jax.Array, Prediction], outputs)
 
-    return Network(init, apply, apply_all if auxiliary or outcomes else None, outcomes)
+    return Network(init, apply, apply_all if auxiliary or values_from else None, values_from)
 
 
 RELU_GAIN = math.sqrt(2.0 / (1.0 - 1.0 / math.pi))
@@ -205,8 +205,9 @@ class Heads(nn.Module):
     """Requires `actions_are_squares`."""
     values: int = 1
     """See `EnvSpec.values`."""
-    outcomes: bool = False
-    """Whether the value is the expectation of a predicted outcome, win minus loss, instead of a tanh."""
+    values_from: ValuesFrom = None
+    """What the value is: the expectation of a predicted outcome, win minus loss, or of a predicted distribution over
+    the bins of `encode_value`; None: a tanh."""
     ownership: bool = False
     """Whether the auxiliary heads predict who will own each square."""
 
@@ -214,7 +215,7 @@ class Heads(nn.Module):
     def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
         """Maps features `[B, S, C]` of S squares to float32 logits `[B, A]` and values in [-1, 1], see `values_of`.
 
-        With `auxiliary` or `outcomes` it returns a `Prediction` as well; without `auxiliary`, of the outcome alone.
+        With `auxiliary` or `values_from` it returns a `Prediction` as well; without `auxiliary`, of the values alone.
         """
         assert features.ndim == 3, features.shape
         policy_planes = self._planes(features, POOLED_PLANES if self.pooled else POLICY_PLANES, "policy_planes")
@@ -225,13 +226,18 @@ class Heads(nn.Module):
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
         # The last layers compute in float32, whatever the tower's dtype.
         hidden = hidden.astype(jnp.float32)
-        last = nn.Dense(3 if self.outcomes else self.values, kernel_init=LAST, name="value")(hidden)
-        value = expected_outcome(last) if self.outcomes else values_of(last)
+        size, to_values = {
+            None: (self.values, values_of), "outcome": (3, expected_outcome), "distribution": (129, decode_value),
+        }[self.values_from]  # fmt: skip
+        last = nn.Dense(size, kernel_init=LAST, name="value")(hidden)
+        value = to_values(last)
         assert logits.shape == (features.shape[0], self.num_actions), logits.shape
+        predicted = Prediction(**({} if self.values_from is None else {self.values_from: last}))
         if not auxiliary:
-            return (logits, value, Prediction(last)) if self.outcomes else (logits, value)
-        prediction = Prediction(
-            outcome=last if self.outcomes else nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden),
+            return (logits, value, predicted) if self.values_from else (logits, value)
+        outcome = predicted.outcome
+        prediction = predicted._replace(
+            outcome=nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden) if outcome is None else outcome,
             moves_left=nn.softplus(nn.Dense(1, kernel_init=LAST, name="auxiliary_moves_left")(hidden)[:, 0]),
             reply=self._logits(policy_planes, "auxiliary_reply"),
             ownership=nn.Dense(3, kernel_init=LAST, name="auxiliary_ownership")(features.astype(jnp.float32))
@@ -269,6 +275,22 @@ def expected_outcome(logits: jax.Array) -> jax.Array:
     """The values `[B]` of logits `[B, 3]` of loss, draw and win: the probability of a win minus that of a loss."""
     probabilities = jax.nn.softmax(logits)
     return probabilities[:, 2] - probabilities[:, 0]
+
+
+VALUE_BINS = np.array([math.copysign((place / 64) ** 2, place) for place in range(-64, 65)], np.float32)
+"""`[129]`, the values over which a value's distribution is predicted: narrow near zero, where sums of rewards begin."""
+
+
+def encode_value(values: Array) -> jax.Array:
+    """The distribution `[..., 129]` of values in [-1, 1], on the two bins around each, with the value as its mean."""
+    passed = (values[..., None] - VALUE_BINS[:-1]) / np.diff(VALUE_BINS)
+    return -jnp.diff(jnp.clip(passed, 0.0, 1.0), prepend=1.0, append=0.0)
+
+
+def decode_value(logits: jax.Array) -> jax.Array:
+    """The values `[...]` of logits over the bins `[..., 129]`."""
+    # A sum instead of a matrix product, for which some accelerators would round the probabilities to bfloat16.
+    return jnp.sum(jax.nn.softmax(logits) * VALUE_BINS, axis=-1)
 
 
 def without_auxiliary(params: Params) -> Params:

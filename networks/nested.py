@@ -68,6 +68,6 @@ def nested(config: NestedConfig, spec: EnvSpec, folded: bool = False) -> Network
     # The pairs raise the variance to about (1 + 1 / 2) ** 2 = 1.5 ** 2 before the last convolution.
     start = residual_start(config.blocks) / 1.5
     pooled, owners = actions_are_squares(spec), config.ownership
-    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled, outcomes=True, ownership=owners)
+    heads = partial(Heads, spec.num_actions, config.value_hidden, pooled, values_from="outcome", ownership=owners)
     module = Tower(config, folded, start, NestedBlock, POOLING_EVERY, heads, mish)
-    return flax_network(module, spec, config.auxiliary and not folded, outcomes=not folded)
+    return flax_network(module, spec, config.auxiliary and not folded, None if folded else "outcome")

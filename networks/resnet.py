@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import NestedConfig, ResNetConfig
-from podzero.core.types import EnvSpec, Network, Params
+from podzero.core.types import EnvSpec, Network, Params, ValuesFrom
 from podzero.networks.layers import (
     HeadOutputs,
     Heads,
@@ -125,14 +125,18 @@ def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network
     """The network for the boards of `spec`: to train, or for parameters that `fold_resnet` returned if `folded`."""
     check_boards(spec, config.name)
     every = 2 if config.global_pooling else 0
-    module = Tower(config, folded, residual_start(config.blocks), Block, every, resnet_heads(config, spec))
-    return flax_network(module, spec, config.auxiliary and not folded)
+    make_heads = resnet_heads(config, spec)
+    module = Tower(config, folded, residual_start(config.blocks), Block, every, make_heads)
+    values_from = None if folded else make_heads(name=None).values_from
+    return flax_network(module, spec, config.auxiliary and not folded, values_from)
 
 
 def resnet_heads(config: ResNetConfig, spec: EnvSpec) -> Callable[..., Heads]:
     """What makes the heads of a ResNet; it takes their name."""
     pooled = config.global_pooling and actions_are_squares(spec)
-    return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, ownership=config.ownership)
+    # One player's sums of rewards differ by orders of magnitude, which a distribution over bins predicts well.
+    values_from: ValuesFrom = "distribution" if spec.players == 1 else None
+    return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, values_from, config.ownership)
 
 
 def fold_resnet(params: Params) -> Params:

@@ -51,7 +51,7 @@ class _TowerConfig(_BlocksConfig):
 
 
 class ResNetConfig(_TowerConfig):
-    """A residual tower (He et al. 2016) with policy and value heads."""
+    """A residual tower (He et al. 2016) with policy and value heads; one player's value is predicted over 129 bins."""
 
     name: Literal["resnet"] = "resnet"
     """Selects this architecture."""

@@ -7,7 +7,7 @@ P players, but at least 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -263,7 +263,7 @@ class ModelNetwork(NamedTuple):
 class Prediction(NamedTuple):
     """What a network predicts about the rest of B games, float32; None where it has no such head."""
 
-    outcome: jax.Array
+    outcome: jax.Array | None = None
     """`[B, 3]` logits: lost, drew, won."""
     moves_left: jax.Array | None = None
     """`[B]` plies, at least zero."""
@@ -271,6 +271,12 @@ class Prediction(NamedTuple):
     """`[B, A]` logits."""
     ownership: jax.Array | None = None
     """`[B, S, 3]` logits: whose each square will be, as in `Sample`."""
+    distribution: jax.Array | None = None
+    """`[B, bins]` logits of the value's distribution (`podzero.networks.layers.encode_value`)."""
+
+
+ValuesFrom = Literal["outcome", "distribution"] | None
+"""A field of `Prediction` whose mean values are, or None."""
 
 
 class Network(NamedTuple):
@@ -283,8 +289,8 @@ class Network(NamedTuple):
     (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move, or `[B, EnvSpec.values]`."""
     apply_all: Callable[[Params, Array], tuple[jax.Array, jax.Array, Prediction]] | None = None
     """Like `apply`, and returns the predictions of further heads too; None if the network has none."""
-    values_are_outcomes: bool = False
-    """Whether the values are the expectations of the predicted outcomes, whose loss then counts as one of values."""
+    values_from: ValuesFrom = None
+    """The prediction whose loss counts as one of values, since they are its mean."""
 
 
 class Exploration(NamedTuple):

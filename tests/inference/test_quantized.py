@@ -88,6 +88,21 @@ def test_global_pooling_agrees_with_float32(actions, limits):
     assert measured.value_error < 0.03
 
 
+def test_the_values_of_one_player_are_those_of_their_distribution(limits):
+    """In float32, since the limits refuse int8; with large kernels, so that values differ."""
+    spec, draw = EnvSpec("own", (4, 4, 18), "bool", 4, players=1), np.random.default_rng(0)
+    config = ResNetConfig(channels=16, blocks=1)
+    fold, network = make_inference(config, spec)
+    params = jax.jit(fold)(random_parameters(make_network(config, spec)))
+    params["heads"]["value"]["kernel"] *= 20.0
+    boards = draw.random((BATCH, 4, 4, 18)) < 0.3
+    limits(1e-12)
+    quantized = QuantizedNetwork(spec, 16.0, 1, 16, CalibrationPositions(boards, np.ones((BATCH, 4), bool)))
+    expected = side_by_side(*jax.jit(network.apply)(params, boards))
+    assert np.ptp(expected[:, 4]) > 0.01
+    np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-5)
+
+
 def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(
     quantized, folded, apply, positions, caplog, limits
 ):

@@ -33,6 +33,13 @@ def test_auxiliary_heads_are_trained():
     assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
 
 
+def test_the_values_of_one_player_are_trained_as_a_distribution():
+    experiment = load("tic_tac_toe", ["env={name: '2048'}", *SMALL])
+    assert {name for name in losses(experiment) if name.endswith("_loss")} == {
+        "policy_loss", "value_loss", "distribution_loss"
+    }  # fmt: skip
+
+
 def test_a_nested_network_trains_its_outcome():
     experiment = load("tic_tac_toe", ["network={name: nested, channels: 8, blocks: 1}", *SMALL])
     assert {name for name in losses(experiment) if name.endswith("_loss")} == {

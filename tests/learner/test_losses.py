@@ -8,6 +8,7 @@ import pytest
 from podzero.config import LearnerConfig
 from podzero.core.types import Network, Prediction, Sample, SoftTargets
 from podzero.learner.losses import AUXILIARY_WEIGHT, alphazero_loss, auxiliary_losses
+from podzero.networks.layers import VALUE_BINS
 
 
 def constant_network(logits, value):
@@ -164,7 +165,7 @@ def test_the_outcome_that_a_value_is_the_expectation_of_has_the_weight_of_the_va
     constant = constant_network([[0.0, 0.0]] * 2, [0.25, 0.25])
     outcome = Prediction(PREDICTION.outcome)
     network = constant._replace(
-        apply_all=lambda params, seen: (*constant.apply(params, seen), outcome), values_are_outcomes=True
+        apply_all=lambda params, seen: (*constant.apply(params, seen), outcome), values_from="outcome"
     )
     batch = future([2, -1], [20, -1], [0, -1])._replace(legal=np.ones((2, 2), bool), policy_target=np.full((2, 2), 0.5))
     loss = jax.jit(partial(alphazero_loss, network, LearnerConfig(value_weight=3.0)))(network.init(None), batch)
@@ -172,6 +173,22 @@ def test_the_outcome_that_a_value_is_the_expectation_of_has_the_weight_of_the_va
     # -ln(1/2) of the game that was won, halved by the mean over both; the squared error against 0 is 1/16.
     np.testing.assert_allclose(loss.metrics["outcome_loss"], np.log(2) / 2, rtol=1e-6)
     np.testing.assert_allclose(loss.total, np.log(2) + 3 * (1 / 16 + np.log(2) / 2), rtol=1e-6)
+
+
+def test_the_loss_of_a_predicted_distribution_of_the_value_has_the_weight_of_the_value():
+    """Uniform logits: whatever the target, its cross-entropy is the logarithm of the number of bins."""
+    constant = constant_network([[0.0, 0.0]], [0.0])
+    uniform = Prediction(distribution=jnp.zeros((1, len(VALUE_BINS))))
+    network = constant._replace(
+        apply_all=lambda params, seen: (*constant.apply(params, seen), uniform), values_from="distribution"
+    )
+    batch = future([2], [20], [0])._replace(
+        legal=np.ones((1, 2), bool), policy_target=np.full((1, 2), 0.5), value_target=np.float32([0.25])
+    )
+    loss = jax.jit(partial(alphazero_loss, network, LearnerConfig(value_weight=3.0)))(network.init(None), batch)
+    of_bins = np.log(len(VALUE_BINS))
+    np.testing.assert_allclose(loss.metrics["distribution_loss"], of_bins, rtol=1e-6)
+    np.testing.assert_allclose(loss.total, np.log(2) + 3 * (1 / 16 + of_bins), rtol=1e-6)
 
 
 def test_auxiliary_losses_are_added_with_their_weight():

@@ -96,6 +96,17 @@ def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
         np.testing.assert_allclose(output, reference, atol=0.05)
 
 
+def test_the_values_of_one_player_have_their_distribution():
+    spec = SPEC._replace(players=1)
+    network, plain = host_resnet(CONFIG, spec), make_network(CONFIG, spec)
+    params = random_parameters(plain)
+    observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
+    found, expected = (jax.jit(one.apply_all)(params, observation) for one in (network, plain))
+    assert network.values_from == plain.values_from == "distribution"
+    for output, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(output, reference, atol=0.05)
+
+
 def test_where_jax_has_an_accelerator_xla_computes_the_whole_network(monkeypatch):
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     params, observation = random_parameters(plain), jnp.ones((2, *SPEC.observation_shape), bool)

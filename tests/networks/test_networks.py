@@ -14,7 +14,15 @@ from podzero.config import NestedConfig, OwnNetworkConfig, ResNetConfig, Transfo
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec
 from podzero.networks import check_network, make_inference, make_network
-from podzero.networks.layers import RELU_GAIN, expected_outcome, fold, pooled, standardize
+from podzero.networks.layers import (
+    RELU_GAIN,
+    decode_value,
+    encode_value,
+    expected_outcome,
+    fold,
+    pooled,
+    standardize,
+)
 from podzero.networks.nested import mish
 from podzero.networks.resnet import residual_start
 
@@ -104,6 +112,27 @@ def test_the_value_of_an_outcome_is_the_probability_of_a_win_minus_that_of_a_los
     logits = np.log(np.float32([[0.2, 0.3, 0.5], [1.0, 1.0, 1.0], [0.6, 0.4, 0.0001]]))
     expected = [0.3, 0.0, (0.0001 - 0.6) / 1.0001]
     np.testing.assert_allclose(expected_outcome(jnp.asarray(logits)), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_distribution_of_a_value_decodes_to_the_value_also_near_zero_and_at_the_ends():
+    values = jnp.float32([0.0, 1e-4, -0.003, 0.25, 1.0, -1.0])
+    logits = jnp.log(jax.jit(encode_value)(values) + 1e-30)
+    np.testing.assert_allclose(jax.jit(decode_value)(logits), values, rtol=1e-4, atol=1e-7)
+
+
+def test_a_resnet_predicts_the_distribution_of_the_values_of_one_player_alone():
+    alone, both = make_network(RESNET, BOARD._replace(players=1)), make_network(RESNET, BOARD)
+    assert (alone.values_from, both.values_from) == ("distribution", None)
+    params, board = jax.jit(alone.init)(jax.random.key(0)), jax.random.bernoulli(jax.random.key(1), 0.3, (4, 6, 7, 2))
+    logits, value = jax.jit(alone.apply)(params, board)
+    same_logits, same_value, predicted = jax.jit(alone.apply_all)(params, board)
+    np.testing.assert_array_equal(logits, same_logits)
+    np.testing.assert_array_equal(value, same_value)
+    np.testing.assert_allclose(decode_value(predicted.distribution), value, atol=1e-6)
+    # The untrained network expects about nothing, and the network for acting predicts the same.
+    assert np.abs(value).max() < 0.01
+    fold, acting = make_inference(RESNET, BOARD._replace(players=1))
+    np.testing.assert_allclose(jax.jit(acting.apply)(jax.jit(fold)(params), board)[1], value, atol=1e-6)
 
 
 @pytest.mark.parametrize("several", [{"players": 3, "values": 3}, {"players": 1}])
