@@ -139,7 +139,7 @@ def test_a_directory_resumes_with_its_own_experiment_and_changes(runs):
     assert [change.setting for change in differences(held, found.experiment)] == [
         "learner.optimizer.learning_rate", "stop.minutes",
     ]  # fmt: skip
-    assert "stop.minutes: holds 15.0, given 77.0" in found.reason
+    assert "stop.minutes: holds 8.0, given 77.0" in found.reason
     assert (found.root, found.step) == (name, None)
     with pytest.raises(WorkdirError, match=r"network\.latent: .*64.* 32"):
         find_start(str(name), ["network.latent=32"], None)
