@@ -411,7 +411,7 @@ def headline(results: Mapping[str, Json]) -> list[str]:
         (
             f"CartPole by Gumbel MuZero, {results['cartpole']['minutes']:g} minutes",
             f"mean returns of {len(returns)} seeds: {', '.join(f'**{mean:.1f}**' for mean in returns)} (of 500); 475 "
-            f"after at most {needed:,} environment steps",
+            f"first reached after at most {needed:,} environment steps",
         ),
         (
             f"LunarLander by Gumbel MuZero, {lander['minutes']:g} minutes",

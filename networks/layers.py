@@ -227,7 +227,8 @@ class Heads(nn.Module):
         # The last layers compute in float32, whatever the tower's dtype.
         hidden = hidden.astype(jnp.float32)
         size, to_values = {
-            None: (self.values, values_of), "outcome": (3, expected_outcome), "distribution": (129, decode_value),
+            None: (self.values, values_of), "outcome": (3, expected_outcome),
+            "distribution": (len(VALUE_BINS), decode_value),
         }[self.values_from]  # fmt: skip
         last = nn.Dense(size, kernel_init=LAST, name="value")(hidden)
         value = to_values(last)

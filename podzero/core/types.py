@@ -276,7 +276,7 @@ class Prediction(NamedTuple):
 
 
 ValuesFrom = Literal["outcome", "distribution"] | None
-"""A field of `Prediction` whose mean values are, or None."""
+"""The field of `Prediction` that values are the mean of; None: a network predicts them directly."""
 
 
 class Network(NamedTuple):
