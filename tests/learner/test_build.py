@@ -51,10 +51,15 @@ def test_a_nested_network_trains_its_outcome():
 def test_a_learner_by_openvino_learns_what_one_by_xla_learns(monkeypatch, bfloat16, rounding):
     # Any CPU computes in bfloat16, if slowly.
     monkeypatch.setattr(openvino_tower, "has_bfloat16_instructions", lambda: bfloat16)
+    infer, inputs = openvino_tower.infer, []
+    monkeypatch.setattr(openvino_tower, "infer", lambda *given: inputs.append(given) or infer(*given))
     found = losses(BY_OPENVINO)
+    computed = len(inputs)
     expected = losses(BY_OPENVINO.changed(learner={"cpu_convolutions": "xla"}))
+    assert computed == len(inputs) > 0
     assert found == pytest.approx(expected, rel=rounding)
-    assert found != expected
+    # In float32 both may round alike.
+    assert found != expected or not bfloat16
 
 
 def test_a_learner_on_a_slice_never_computes_on_its_host(monkeypatch):
