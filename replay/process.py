@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -248,15 +247,6 @@ class ServerProcess(JsonProcess):
         except json.JSONDecodeError:
             raise ServerFailed(f"the replay server answered {line[:200]!r} instead of saying that it listens") from None
         return answer
-
-
-def free_port(port: int = 0) -> int:
-    """`port` if it is free, else OSError; by default any free port."""
-    with socket.socket() as probe:
-        # Connections of a server that was killed linger for a minute; they do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("", port))
-        return int(probe.getsockname()[1])
 
 
 def server_variables() -> dict[str, str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from podzero.files.storage import SHARD_MANIFEST, altered, checkpoint_of, digest
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
 from podzero.replay.errors import PortTaken, ReplayMismatch, ReplayRestoreError, ReplayTimeout, RequestRefused
-from podzero.replay.process import ServerProcess, free_port, server_python
+from podzero.replay.process import ServerProcess, server_python
 from podzero.replay.shard import SAMPLES, Address, Limits, Shard, Table, TableSettings, tables_of
 
 log = logging.getLogger(__name__)
@@ -71,8 +72,8 @@ class ReplayServer:
         data, self._older = None, ""
         if restore_from is not None:
             data, self._older = unseal(restore_from, tables)
-        port = _port(experiment.replay.port, shard)
         with ExitStack() as opened:
+            port = opened.enter_context(_reserved_port(experiment.replay.port, shard))
             # Reverb takes the folder of its checkpoints once, when it starts, but each is written to another folder:
             # the path below `/proc` leads wherever `checkpoint` points the descriptor. Unlike a link in a temporary
             # folder, it is gone with this process, however that ends.
@@ -201,16 +202,22 @@ def _described(table: Table) -> dict[str, Any]:
     }
 
 
-def _port(first: int, shard: int) -> int:
-    # Reverb would silently share a port that is taken.
+@contextmanager
+def _reserved_port(first: int, shard: int) -> Iterator[int]:
+    """Keeps the port of a shard from other processes, which may take any free one until Reverb listens there."""
     port = first + shard if first else 0
-    try:
-        return free_port(port)
-    except OSError as error:
-        raise PortTaken(
-            f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
-            "there, or set replay.port to another first port (0 chooses free ones)"
-        ) from None
+    with socket.socket() as reserved:
+        # Reverb sets this, too, which lets it listen beside a socket that does not. Connections of a server that was
+        # killed linger for a minute; they do not count.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind(("", port))
+        except OSError as error:
+            raise PortTaken(
+                f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
+                "there, or set replay.port to another first port (0 chooses free ones)"
+            ) from None
+        yield int(reserved.getsockname()[1])
 
 
 _DATA = "reverb"

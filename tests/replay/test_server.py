@@ -29,6 +29,16 @@ def test_a_port_that_another_replay_server_holds_is_refused(serve, make_experime
         serve(make_experiment(port=port))
 
 
+def test_a_port_is_kept_from_other_processes_until_the_server_listens(serve, make_experiment, monkeypatch):
+    def take_then_start(python, wanted, timeout_s):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("", wanted["port"]))
+        return ServerProcess(python, wanted, timeout_s)
+
+    monkeypatch.setattr("podzero.replay.server.ServerProcess", take_then_start)
+    assert serve(make_experiment()).limits().size == 0
+
+
 def test_another_server_at_the_address_is_refused(serve, make_experiment, spec):
     experiment = make_experiment()
     endpoint = serve(experiment).address().split("#")[0]
