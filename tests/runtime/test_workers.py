@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, done_of, learner_group
@@ -111,7 +113,9 @@ def test_of_errors_of_all_hosts_that_of_the_first_is_raised(make_group):
 def test_hosts_that_live_on_after_another_one_died_are_not_waited_for(make_group, monkeypatch):
     """They wait for it inside a program, until JAX gives up after a minute."""
     monkeypatch.setattr(workers, "BLAME_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(workers.time, "sleep", lambda seconds: pytest.fail("waited"))
+    # Not `time.sleep` itself, which threads of other tests call.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(workers, "time", clock)
     learner, actors, _ = make_group(3)
     actors[1].die(WorkerDied("learner-1 is gone: out of memory"))
     actors[1].last("run").end(WorkerDied("learner-1 is gone: out of memory"))
