@@ -73,7 +73,7 @@ class ReplayServer:
         if restore_from is not None:
             data, self._older = unseal(restore_from, tables)
         with ExitStack() as opened:
-            port = opened.enter_context(_reserved_port(experiment.replay.port, shard))
+            port = opened.enter_context(reserved_port(experiment.replay.port, shard))
             # Reverb takes the folder of its checkpoints once, when it starts, but each is written to another folder:
             # the path below `/proc` leads wherever `checkpoint` points the descriptor. Unlike a link in a temporary
             # folder, it is gone with this process, however that ends.
@@ -203,8 +203,11 @@ def _described(table: Table) -> dict[str, Any]:
 
 
 @contextmanager
-def _reserved_port(first: int, shard: int) -> Iterator[int]:
-    """Keeps the port of a shard from other processes, which may take any free one until Reverb listens there."""
+def reserved_port(first: int = 0, shard: int = 0) -> Iterator[int]:
+    """Keeps port `first + shard`, or a free one if `first` is 0, from other processes until Reverb listens there.
+
+    Raises `PortTaken` if another process listens there.
+    """
     port = first + shard if first else 0
     with socket.socket() as reserved:
         # Reverb sets this, too, which lets it listen beside a socket that does not. Connections of a server that was

@@ -23,8 +23,8 @@ from podzero.config.samples import sample_like
 from podzero.core.types import EnvSpec, Sample, Window
 from podzero.envs import sample_packing, spec_of
 from podzero.replay import ReplayServer, SampleSignature, ShardedWriter, make_reader, server_python
-from podzero.replay.process import JsonProcess, ServerProcess, free_port
-from podzero.replay.server import LOOPBACK
+from podzero.replay.process import JsonProcess, ServerProcess
+from podzero.replay.server import LOOPBACK, reserved_port
 from podzero.tools.bench.measuring import (
     START_S,
     BenchError,
@@ -195,8 +195,7 @@ def bare_server(layouts: Iterable[TableLayout], capacity: int) -> Iterator[str]:
     """Starts a Reverb server with two tables for each layout, one written and one read; yields its `host:port`."""
     names = [layout.table + purpose for layout in layouts for purpose in ("-write", "-read")]
     tables = [{"name": name, "max_size": capacity} for name in names]
-    with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
+    with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
         wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}
         server = ServerProcess(server_python(), wanted, _LISTEN_S)
         try:
