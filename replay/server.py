@@ -210,8 +210,8 @@ def reserved_port(first: int = 0, shard: int = 0) -> Iterator[int]:
     """
     port = first + shard if first else 0
     with socket.socket() as reserved:
-        # Reverb sets this, too, which lets it listen beside a socket that does not. Connections of a server that was
-        # killed linger for a minute; they do not count.
+        # Reverb sets this, too, so that it can listen on a port to which this socket is only bound. It would silently
+        # share one on which another Reverb listens. Connections of a server that was killed linger and do not count.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             reserved.bind(("", port))
