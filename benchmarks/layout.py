@@ -43,12 +43,12 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 52_623,
-    "product files": 262,
+    "product lines": 53_823,
+    "product files": 265,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,
-    "imports of podzero inside functions": 78,
+    "imports of podzero inside functions": 80,
     "settings": 204,
     "settings in no experiment, page or test": 0,
 }

@@ -109,6 +109,10 @@ class PlayerTree:
         self.simulations = 0
         """The number of simulations in the tree."""
 
+    def forget(self) -> None:
+        """Drops the tree, so that the next root starts another."""
+        self._tree = None
+
     def turn_to(self, key: Array, states: EnvState) -> None:
         """Makes a non-terminal state, with a batch axis of 1, the root; starts anew if the tree does not have it.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from math import tan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -26,9 +27,28 @@ def record_suffix(game: str) -> str:
     return ".sgf" if game in SGF_GAMES else ".pgn"
 
 
-def record_text(env: Env, game: PlayedGame, date: str | None = None) -> str:
-    """The SGF or PGN record of one game; a file may hold several in a row. `date` has the form 2026-01-31."""
-    return sgf_text(env.spec, game, date) if env.spec.name in SGF_GAMES else pgn_text(env, game, date)
+class Note(NamedTuple):
+    """What a record says about a move."""
+
+    value: float
+    """The value after it for the first player, in [-1, 1]."""
+    comment: str = ""
+    better: tuple[int, ...] = ()
+    """The actions of a line that was better than the move."""
+
+
+def record_text(
+    env: Env, game: PlayedGame, date: str | None = None, notes: Mapping[int, Note] | None = None, komi: float = KOMI
+) -> str:
+    """The SGF or PGN record of one game; a file may hold several in a row. `date` has the form 2026-01-31.
+
+    The `komi` is that of games of Go. `notes` are on moves by their number, from 0 on. In SGF values are win rates in
+    SBKV, as Sabaki writes them, and better lines variations. In PGN values are `[%eval]`s, in pawns, and chess has
+    variations.
+    """
+    if env.spec.name in SGF_GAMES:
+        return sgf_text(env.spec, game, date, notes or {}, komi)
+    return pgn_text(env, game, date, notes or {})
 
 
 def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str | None = None) -> None:
@@ -46,19 +66,34 @@ _RESULTS = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 _GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"}
 
 
-def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
+def pgn_text(env: Env, played: PlayedGame, date: str | None, notes: Mapping[int, Note]) -> str:
     """The game in Portable Game Notation (Edwards 1994), with moves of other games than chess in their own notation."""
     game, moves = env.spec.name, played.moves
-    result = _RESULTS[played.points]
+    result = _RESULTS.get(played.points, "*")
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
     tags |= {"White": played.first, "Black": played.second, "Result": result}
     tags |= variant_tags(game)
     if played.end == "given up":
         tags |= {"Termination": "abandoned"}
-    names = san_moves(env, moves) if game in CHESS_SIZES else notation_of(env.spec).names(moves)
-    text = " ".join(f"{ply // 2 + 1}. {name}" if ply % 2 == 0 else name for ply, name in enumerate(names))
+    named = partial(san_moves, env) if game in CHESS_SIZES else notation_of(env.spec).names
+    words = list[str]()
+    for ply, name in enumerate(named(moves)):
+        # After a comment or a variation the second player's move needs its number.
+        dots = "." if ply % 2 == 0 else "..." if ply - 1 in notes else ""
+        words.append(f"{ply // 2 + 1}{dots} {name}" if dots else name)
+        if note := notes.get(ply):
+            words.append(f"{{[%eval {centipawns(note.value) / 100:.2f}] {note.comment}".strip() + "}")
+            if note.better and game in CHESS_SIZES:
+                line = " ".join(named([*moves[:ply], *note.better])[ply:])
+                words.append(f"({ply // 2 + 1}{'.' if ply % 2 == 0 else '...'} {line})")
+    text = " ".join(words)
     lines = textwrap.wrap(f"{text} {result}", _LINE, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*(f'[{tag} "{_escaped(value)}"]' for tag, value in tags.items()), "", *lines, ""])
+
+
+def centipawns(value: float) -> int:
+    """Converts a value v to a score, 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
+    return round(90 * tan(1.5637541897 * value))
 
 
 def variant_tags(game: str) -> dict[str, str]:
@@ -121,19 +156,35 @@ def _distinction(origin: str, rivals: set[str]) -> str:
 
 SGF_GAMES = {"go_7x7": 1, "go_9x9": 1, "go_19x19": 1, "othello": 2, **dict.fromkeys(HEX_GAMES, 11)}
 """SGF's game number (property GM) of each game recorded in it."""
-_GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 
 
-def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
+def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None, notes: Mapping[int, Note], komi: float) -> str:
     """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/)."""
     size = board_size(spec)
-    rules = _GO if SGF_GAMES[spec.name] == 1 else ""
+    rules = f"KM[{komi:g}]RU[Tromp-Taylor]" if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""
     names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
-    nodes = "".join(f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action, ply)}]" for ply, action in enumerate(game.moves))
-    won = f"{'B' if game.points == 1 else 'W'}+{'R' if game.end == 'given up' else ''}"
-    return f"({root}RE[{'0' if game.points == 0.5 else won}]{nodes})\n"
+    nodes = ""
+    for ply, action in reversed(list(enumerate(game.moves))):
+        note = notes.get(ply)
+        nodes = _node(spec, action, ply) + ("" if note is None else _noted(note)) + nodes
+        if note is not None and note.better:
+            # The first of two trees is the main line.
+            line = "".join(_node(spec, one, later) for later, one in enumerate(note.better, ply))
+            nodes = f"\n({nodes})\n({line})"
+    by = "R" if game.end == "given up" else ""
+    result = {0.5: "0", 1.0: f"B+{by}", 0.0: f"W+{by}"}.get(game.points, "?")
+    return f"({root}RE[{result}]{nodes})\n"
+
+
+def _node(spec: EnvSpec, action: int, ply: int) -> str:
+    return f"\n;{'BW'[ply % 2]}[{sgf_point(spec, action, ply)}]"
+
+
+def _noted(note: Note) -> str:
+    comment = f"C[{_escaped_sgf(note.comment)}]" if note.comment else ""
+    return f"SBKV[{50 * (1 + note.value):.2f}]{comment}"
 
 
 def board_size(spec: EnvSpec) -> int:

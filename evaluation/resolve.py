@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from podzero.actors import Opponent
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig, observes_komi
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
-from podzero.core.types import Array, EnvState, ModelNetwork, Network, Versioned
+from podzero.core.types import Array, EnvState, ModelNetwork, Network, Params, Versioned
 from podzero.envs import make_env, spec_of
 from podzero.envs.boards.go import Go
 from podzero.evaluation.engines import engine_contestant
@@ -81,15 +83,18 @@ def _network_player(name: str, run: TrainedPlayer, env: Env, simulations: int | 
     experiment = run.workdir.experiment()
     if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
-    if isinstance(env, Go):
-        # As the network observes it; the states are the same.
-        env = env.observed(shows_komi=observes_komi(experiment.env))
+    env = _as_observed(env, experiment)
     snapshot = _snapshot(run, trainable_network(experiment.network, env.spec))
     search = experiment.search
     if simulations is not None:
         search = search.model_copy(update={"simulations": simulations})
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
     return players.player(full_name(name, run, snapshot.version), snapshot.params)
+
+
+def _as_observed(env: Env, experiment: Experiment) -> Env:
+    """The game as the experiment's network observes it; the states are the same."""
+    return env.observed(shows_komi=observes_komi(experiment.env)) if isinstance(env, Go) else env
 
 
 def _snapshot(player: TrainedPlayer, network: Network | ModelNetwork) -> Versioned:
@@ -105,6 +110,46 @@ def _network_players(
 ) -> NetworkPlayers:
     """Cached, so that two snapshots of a run share the compiled search."""
     return NetworkPlayers(env, network, search, discount, keep_nodes)
+
+
+class Outlook(NamedTuple):
+    """What a network makes of B positions by itself, for the player to move."""
+
+    policy: Array
+    """`[B, A]` float32, zero for illegal actions."""
+    ownership: Array | None
+    """`[B, S]` float32, whose each square will be, from -1, the opponent's, to 1, one's own; None without that head."""
+
+
+def outlook_of(name: str, env: Env) -> Callable[[EnvState], Outlook] | None:
+    """The compiled network of a trained player, as a function of B states; None for other players.
+
+    Raises the errors of `resolve`.
+    """
+    player = parse_player(name)
+    if not isinstance(player, TrainedPlayer):
+        return None
+    experiment = player.workdir.experiment()
+    env = _as_observed(env, experiment)
+    network = trainable_network(experiment.network, env.spec)
+    assert isinstance(network, Network)
+    params = _snapshot(player, network).params
+
+    def look(params: Params, states: EnvState) -> Outlook:
+        view = jax.vmap(env.view)(states)
+        if network.apply_all is None:
+            logits, ownership = network.apply(params, view.observation)[0], None
+        else:
+            logits, _, predicted = network.apply_all(params, view.observation)
+            ownership = predicted.ownership
+        policy = jax.nn.softmax(jnp.where(view.legal, logits, -jnp.inf), axis=-1)
+        if ownership is not None:
+            # The classes are the opponent's, nobody's and one's own.
+            shares = jax.nn.softmax(ownership, axis=-1)
+            ownership = shares[..., 2] - shares[..., 0]
+        return Outlook(policy, ownership)
+
+    return partial(jax.jit(look), params)
 
 
 def make_opponents(experiment: Experiment, snapshots: Path, seed: int) -> list[Opponent]:

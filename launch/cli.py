@@ -40,6 +40,7 @@ COMMANDS = {
     "evaluate": "launch.evaluate:evaluate",
     "tournament": "launch.evaluate:tournament",
     "analyze": "launch.evaluate:analyze",
+    "review": "tools.play.cli:review",
     "play": "tools.play.cli:play",
     "engine": "tools.play.cli:engine",
     "bench": "tools.bench.cli:bench",

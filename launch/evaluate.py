@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -78,7 +78,22 @@ def evaluate(
     (print_json if as_json else print_evaluation)(found)
 
 
-def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
+def analyze(
+    who: Who,
+    simulations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Simulations per position of trained players; the most of them with --protocol katago.",
+            show_default="as in training; at most 1024 with --protocol katago",
+        ),
+    ] = None,
+    game: GameOption = None,
+    protocol: Annotated[
+        Literal["lines", "katago"],
+        typer.Option(help="lines: as below. katago: KataGo's analysis protocol for Go, for KaTrain and others."),
+    ] = "lines",
+) -> None:
     """Search the positions on standard input.
 
     Each line is a JSON object with the moves of a game, as actions or names, such as
@@ -90,6 +105,11 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
     """
     game_to_play(game, who)
     keep_compiled_programs()
+    if protocol == "katago":
+        from podzero.tools.play.engine import analyze_katago
+
+        analyze_katago(who, simulations, game)
+        return
     from podzero.evaluation.analysis import analyze as run
 
     failed = False

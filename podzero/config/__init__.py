@@ -14,7 +14,6 @@ from podzero.config.checks import schedule_note as schedule_note
 from podzero.config.environments import BUILTIN_GAMES as BUILTIN_GAMES
 from podzero.config.environments import KOMI as KOMI
 from podzero.config.environments import LARGEST_KOMI as LARGEST_KOMI
-from podzero.config.environments import ChanceGame as ChanceGame
 from podzero.config.environments import ChanceGameConfig as ChanceGameConfig
 from podzero.config.environments import EnvConfig as EnvConfig
 from podzero.config.environments import Game as Game
@@ -23,6 +22,7 @@ from podzero.config.environments import GymnasiumConfig as GymnasiumConfig
 from podzero.config.environments import JaxGameConfig as JaxGameConfig
 from podzero.config.environments import JaxLibrary as JaxLibrary
 from podzero.config.environments import JaxLibraryConfig as JaxLibraryConfig
+from podzero.config.environments import Komi as Komi
 from podzero.config.environments import OwnGameConfig as OwnGameConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import import_paths as import_paths

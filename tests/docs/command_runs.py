@@ -212,6 +212,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "plan": simulation,
     "play": play,
     "report": report,
+    "review": lambda verb, arguments: Command((verb, *limited(arguments, simulations=""))),
     "runs": plain,
     "settings": plain,
     "status": plain,
@@ -246,6 +247,8 @@ def write_runs(arguments: tuple[str, ...]) -> None:
 
     if arguments[0] == "train":
         return  # which makes its own
+    if arguments[0] == "review":
+        Path("game.sgf").write_text("(;GM[1]SZ[9];B[ee];W[gc])")
     for word in (*arguments, PLACEHOLDERS["DIR"]) if arguments[0] == "runs" else arguments:
         found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
         if found is None:

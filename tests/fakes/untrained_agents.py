@@ -11,13 +11,16 @@ from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
 
 
-def write_untrained(folder, game, step=1):
-    """Writes an experiment and the snapshot of a step with random parameters; returns the folder as a name."""
+def write_untrained(folder, game, step=1, **network):
+    """Writes an experiment and the snapshot of a step with random parameters; returns the folder as a name.
+
+    `network` are settings of the network.
+    """
     experiment = parse(
         {
             "name": "tiny",
             "env": {"name": game},
-            "network": {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4},
+            "network": {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4, **network},
             "search": {"simulations": 8},
         },
         "test",

@@ -1,9 +1,10 @@
-"""The commands `play` and `engine`, which check the names of players before they import JAX, which takes seconds."""
+"""The commands `play`, `review` and `engine`. They check the names of players first: importing JAX takes seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,7 +12,10 @@ from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
 from podzero.files.players import game_to_play
 from podzero.tools.commands.options import GameOption, Json, ListenHost, ListenPort, Who
-from podzero.tools.commands.printing import print_result
+from podzero.tools.commands.printing import ReportTable, print_json, print_result, print_rows, print_tables, progress
+
+if TYPE_CHECKING:
+    from podzero.tools.play.review import Review
 
 MOST_GAMES = 100
 """Most episodes in one video."""
@@ -107,3 +111,73 @@ def engine(
     if resign is not None and protocol == "uci":
         raise ConfigError("--resign: UCI has no resignation; the program that runs the match decides when it is lost")
     serve(who, protocol, simulations, game, resign)
+
+
+def review(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Games as .sgf, .pgn or .jsonl.")],
+    by: Annotated[str, typer.Option(metavar="WHO", help="The trained agent, or mcts:N, that searches the positions.")],
+    number: Annotated[int, typer.Option(min=1, help="Which game of the file.")] = 1,
+    moves: Annotated[int, typer.Option(min=0, help="How many of the costliest moves to print.")] = 5,
+    simulations: Annotated[
+        int | None, typer.Option(min=1, help="Simulations per position.", show_default="4 times those of training")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The annotated SGF or PGN to write.", show_default="FILE.review.sgf or .pgn"),
+    ] = None,
+    game: GameOption = None,
+    as_json: Json = False,
+) -> None:
+    """Review a recorded game: its win rate, its costliest moves with what was better, and an annotated SGF or PGN.
+
+    Each position is searched. A move costs what the win rate falls by, compared with the move that the search prefers.
+    """
+    game_to_play(game, by)
+    keep_compiled_programs()
+    from podzero.tools.play.review import review as run
+
+    report = progress("{:,} of {:,} positions are searched".format)
+    found = run(file.expanduser(), by, number, simulations, game, report)
+    to = found.write(to or file.with_name(f"{file.stem}.review{found.suffix}"))
+    if as_json:
+        told = {"first": found.game.first, "second": found.game.second, "by": found.player, "start": found.start}
+        print_json(told | {"moves": [one._asdict() for one in found.moves], "written": str(to)})
+    else:
+        print_review(found, moves)
+        print(f"The game with notes is in {to}")
+
+
+CURVE_LEVELS = "▁▂▃▄▅▆▇█"
+CURVE_WIDTH = 60
+
+
+def print_review(found: Review, most: int) -> None:
+    """Prints who played, the curve of the first player's win rate, and the costliest moves."""
+    first, second = found.game.first, found.game.second
+    result = {1.0: f"{first} won", 0.5: "drawn", 0.0: f"{second} won"}.get(found.game.points, "result unknown")
+    rates = [(one + 1) / 2 for one in (found.start, *(move.value for move in found.moves))]
+    print_rows(
+        [
+            ("game", f"{found.where}: {first} - {second}, {result}, {len(found.moves)} moves"),
+            ("by", f"{found.player}, {found.simulations:,} simulations per position"),
+            *([("komi", found.komi_note)] if found.komi_note else []),
+            (f"{found.moves[0].side} wins", f"{_curve(rates)}  {rates[0]:.0%} to {rates[-1]:.0%}"),
+        ]
+    )
+    costly = sorted((one.cost, -place) for place, one in enumerate(found.moves) if one.cost > 0)[::-1][:most]
+    rows = [_costly_row(found, -place) for _, place in costly]
+    if rows:
+        print_tables([ReportTable("\nThe costliest moves:", ("move", "by", "played", "costs", "better"), rows)])
+
+
+def _costly_row(found: Review, place: int) -> tuple[str, ...]:
+    one = found.moves[place]
+    return str(place + 1), one.side, one.move, f"{one.cost:.0%}", " ".join(one.line)
+
+
+def _curve(rates: Sequence[float]) -> str:
+    """A column for each win rate in [0, 1], or for each few of many: their mean."""
+    width = -(-len(rates) // CURVE_WIDTH)
+    parts = [rates[begin : begin + width] for begin in range(0, len(rates), width)]
+    highest = len(CURVE_LEVELS) - 1
+    return "".join(CURVE_LEVELS[round(highest * sum(part) / len(part))] for part in parts)

@@ -1,4 +1,4 @@
-"""The command `engine`: serves a player to another program by GTP or UCI, on standard input and output."""
+"""The commands `engine` and `analyze --protocol katago`: a player for other programs, on standard input and output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from podzero.core.errors import ConfigError
 from podzero.core.reading import standard_input
 from podzero.core.waiting import in_thread
 from podzero.envs import GameOfChance, make_env
+from podzero.envs.boards.go import GO_GAMES
 from podzero.evaluation.engines import UCI_VARIANTS
+from podzero.evaluation.resolve import outlook_of
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
+from podzero.tools.play.katago import KataGoServer
 from podzero.tools.play.searching import (
     STEP,
     EngineParts,
@@ -42,6 +45,26 @@ def serve(
         UciServer(who, title, parts, write).run(standard_input())
     else:
         GtpServer(who, parts, write, resign_at, knows_komi(parse_player(who))).run(standard_input())
+
+
+ROOM = 1024
+"""Most simulations of one position, by default, where the other program chooses their number."""
+
+
+def analyze_katago(who: str, simulations: int | None = None, game: str | None = None) -> None:
+    """Answers queries in KataGo's analysis protocol; at most `simulations` are made per position, by default `ROOM`.
+
+    Raises the errors of `resolve`, and `ConfigError` for another game than Go.
+    """
+    where, player = game_to_play(game, who), parse_player(who)
+    if where.title not in GO_GAMES:
+        raise ConfigError(f"KataGo's protocol is for Go, not for {where.title}; leave out --protocol")
+    if isinstance(player, EnginePlayer):
+        raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
+    parts = in_thread("engine-load", lambda: make_parts(who, simulations or ROOM, game))
+    look = in_thread("network-load", lambda: outlook_of(who, make_env(where)))
+    write = partial(print, file=sys.stdout, flush=True)
+    KataGoServer(who, parts, write, look, knows_komi(player)).run(standard_input())
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:

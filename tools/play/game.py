@@ -14,7 +14,7 @@ from podzero.core.protocols import Env
 from podzero.core.types import EnvState, View
 from podzero.envs import notation_for
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import GO_GAMES
+from podzero.envs.boards.go import GO_GAMES, Go, unended
 from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.notation import Notation, NotationError, names_in_text
 
@@ -224,6 +224,48 @@ class PlayableGame:
     def _position(self, state: EnvState, returns: np.ndarray[Any, Any] | float = 0.0) -> ShownPosition:
         state, view = jax.device_get((state, self._view(state)))
         return ShownPosition(state, view, view.rewards + returns)
+
+
+# Games that another program drives: in Go its colours may move out of turn, and it decides when a game is over.
+
+
+def give_turn(game: PlayableGame, first: bool) -> None:
+    """Lets the other colour pass in Go if it has the turn; such a pass is none of the two that end a game."""
+    if game.over or game.first_to_move == first:
+        return
+    if not isinstance(game.env, Go):
+        raise NotationError(f"it is {colour_name(game.first_to_move)}'s turn")
+    game.play("pass")
+    game.resume(unended(game.state, most_passes=0))
+
+
+def play_on(game: PlayableGame, move: int | str) -> None:
+    """Plays a move; a game of Go goes on after it."""
+    game.play(move)
+    if game.over and isinstance(game.env, Go):
+        game.resume(unended(game.state))
+
+
+def place_stones(game: PlayableGame, stones: Iterable[tuple[bool, str]]) -> None:
+    """Places stones, whether the first player's and the point, in a game of Go; the other colour passes where it must.
+
+    If one cannot be placed, the game stays as it was.
+    """
+    before = game.ply
+    try:
+        for first, point in stones:
+            if point.lower() == "pass":
+                raise NotationError(f"'{point}' is not a point")
+            give_turn(game, first)
+            play_on(game, point)
+    except NotationError:
+        game.take_back(game.ply - before)
+        raise
+
+
+def colour_name(first: bool) -> str:
+    """What Go calls a player: black, who is the first, or white."""
+    return "black" if first else "white"
 
 
 @lru_cache(maxsize=16)

@@ -10,20 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.config import KOMI
+from podzero.core.errors import ConfigError
 from podzero.core.reading import End, read_ahead
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import Go, check_komi, unended, with_komi
+from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError, fen_of, names_in_text
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
-from podzero.tools.play.game import PlayableGame
+from podzero.tools.play.game import PlayableGame, colour_name, give_turn, place_stones, play_on
 from podzero.tools.play.searching import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch, failure_of
+from podzero.tools.records.files import check_files, read_games
+from podzero.tools.records.games import RecordedGame
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -90,6 +94,7 @@ _WAITING = 1000
 """Most commands read ahead."""
 
 
+Show = Callable[[SearchedLines], None]
 RootLimit = tuple[str, bool, list[str], int]
 """`allow` or `avoid` in an analysis; whether the moves are the first player's, black's; their names; and the number of
 plies for which they alone are searched, or are not."""
@@ -180,6 +185,9 @@ class GtpServer:
             "place_free_handicap": lambda words: self._handicap(words, fewer=True),
             "set_free_handicap": self._set_free_handicap,
             "final_score": self._final_score,
+            "final_status_list": self._final_status_list,
+            "loadsgf": self._load,
+            "clear_cache": lambda _: self._search.forget(),
             "showboard": self._showboard,
             "time_settings": self._time_settings,
             "kgs-time_settings": self._kgs_time_settings,
@@ -213,7 +221,7 @@ class GtpServer:
         failed = True
         try:
             if command.name in ANALYSES:
-                self._analyze(command)
+                (self._generate_and_show if "genmove" in command.name else self._analyze)(command)
                 return
             if command.name not in self._commands:
                 raise GtpError("unknown command")
@@ -262,18 +270,11 @@ class GtpServer:
 
     def _place(self, points: list[str]) -> str:
         """Places Black's stones on the empty board; White passes after each but the last."""
-        game = self._game
-        if game.state.board.chains.any():
+        if self._game.state.board.chains.any():
             raise GtpError("board not empty")
-        before = game.ply
         try:
-            for point in points:
-                if point.lower() == "pass":
-                    raise NotationError(f"'{point}' is not a point")
-                self._give_turn(True)
-                self._move(point)
+            place_stones(self._game, [(True, point) for point in points])
         except NotationError as error:
-            game.take_back(game.ply - before)
             raise GtpError(f"invalid handicap: {error}") from None
         self._undoable.clear()
         return " ".join(points)
@@ -301,7 +302,7 @@ class GtpServer:
             return
         with self._turn_of(first):
             try:
-                self._move(name)
+                play_on(self._game, name)
             except NotationError as error:
                 raise GtpError(f"illegal move: {error}") from None
 
@@ -324,31 +325,25 @@ class GtpServer:
                 game.take_back(turned - before)
 
     def _give_turn(self, first: bool) -> None:
-        """Lets the other colour pass in Go if it has the turn; such a pass is none of the two that end a game."""
-        game = self._game
-        if game.over or game.first_to_move == first:
-            return
-        if not isinstance(game.env, Go):
-            raise GtpError(f"illegal move: it is {_colour(game.first_to_move)}'s turn")
-        game.play("pass")
-        game.resume(unended(game.state, most_passes=0))
-
-    def _move(self, move: int | str) -> None:
-        """Plays a move; a game of Go goes on after it, since the controller decides when it is over."""
-        game = self._game
-        game.play(move)
-        if game.over and isinstance(game.env, Go):
-            game.resume(unended(game.state))
+        try:
+            give_turn(self._game, first)
+        except NotationError as error:
+            raise GtpError(f"illegal move: {error}") from None
 
     def _generated(self, words: list[str], keep: bool) -> str:
-        first = take_colour(words)
+        return self._generate(take_colour(words), keep)
+
+    def _generate(
+        self, first: bool, keep: bool, show: Show = lambda searched: None, limits: Sequence[RootLimit] = ()
+    ) -> str:
+        """The move of a colour, which is played if it is to be kept; `show` is told the results of its search."""
         with self._turn_of(first) as game:
             if game.over:
                 raise GtpError("the game is over")
             if isinstance(game.env, Go) and game.state.board.passes >= 2:
                 action = game.action("pass")
             else:
-                best = self._best(first)
+                best = self._best(first, show, limits)
                 if keep and self._resign_at is not None:
                     self._lost_turns[first] = self._lost_turns[first] + 1 if best.value <= self._resign_at else 0
                     if self._lost_turns[first] >= RESIGN_TURNS:
@@ -356,15 +351,16 @@ class GtpServer:
                 action = best.action
             name = game.name(action)
             if keep:
-                self._move(action)
+                play_on(game, action)
         return name
 
-    def _best(self, first: bool) -> Line:
+    def _best(self, first: bool, show: Show, limits: Sequence[RootLimit]) -> Line:
         """The line that a search within the time of a colour chooses."""
-        search, clock = self._search, self._clocks[first]
+        search, clock, root = self._search, self._clocks[first], self._root(self._forbidden(limits))
         seconds = clock.seconds()
         started = time.monotonic()
-        *_, searched = search.results(self._root(), search.usual if seconds is None else search.most, seconds)
+        for searched in search.results(root, search.usual if seconds is None else search.most, seconds):
+            show(searched)
         clock.spend(time.monotonic() - started)
         return searched.lines[0]
 
@@ -386,6 +382,42 @@ class GtpServer:
         else:
             raise GtpError("cannot score: the game is not over")
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"
+
+    def _final_status_list(self, words: list[str]) -> str:
+        """The stones with a status: all stones count as alive."""
+        status, game = take_word(words, "alive, dead or seki").lower(), self._game
+        if status not in ("alive", "dead", "seki"):
+            raise GtpError(f"syntax error: expected alive, dead or seki, not '{status[:80]}'")
+        if not isinstance(game.env, Go):
+            raise GtpError(f"{game.env.spec.name} has no dead stones")
+        stones = np.flatnonzero(game.state.board.chains) if status == "alive" else ()
+        return "\n".join(game.notation.name(game.state, int(square)) for square in stones)
+
+    def _load(self, words: list[str]) -> str:
+        """Loads the first game of a file, up to before a move's number if that is given; says who is to move."""
+        # The file's name may hold spaces, which divide a command's words.
+        before = take_count([words.pop()], "a move's number", least=1) if words[1:] and words[-1].isdecimal() else None
+        file, game = Path(take_word([" ".join(words)] if words else [], "a file")).expanduser(), self._game
+        try:
+            check_files([file], [".sgf"])
+            found = next(read_games(file, game.env.spec), None)
+        except ConfigError as error:
+            raise GtpError(f"cannot load file: {error}") from None
+        if not isinstance(found, RecordedGame):
+            raise GtpError(f"cannot load file: {found or f'{file} has no game'}")
+        loaded = game.copy()
+        loaded.restart()
+        try:
+            for move in found.moves[: None if before is None else before - 1]:
+                play_on(loaded, move)
+        except NotationError as error:
+            raise GtpError(f"cannot load file: move {loaded.ply + 1}: {error}") from None
+        self._clear([])
+        for move in loaded.moves:
+            play_on(game, move)
+        if found.komi is not None:
+            self._set_komi([str(found.komi)])
+        return colour_name(game.first_to_move)
 
     def _time_settings(self, words: list[str]) -> None:
         main, period = (take_number(words, "three numbers") for _ in range(2))
@@ -409,6 +441,22 @@ class GtpServer:
     def _time_left(self, words: list[str]) -> None:
         clock = self._clocks[take_colour(words)]
         clock.left(take_number(words, "seconds"), take_count(words, "stones"))
+
+    def _generate_and_show(self, command: GtpCommand) -> None:
+        """Plays a move, and writes its search's result so far in each interval."""
+        wanted = AnalysisArguments.parse(command.arguments)
+        first = self._game.first_to_move if wanted.first is None else wanted.first
+        due, begin = -math.inf, f"={command.number}\n"
+
+        def show(searched: SearchedLines) -> None:
+            nonlocal due, begin
+            if time.monotonic() >= due:
+                due = time.monotonic() + max(wanted.interval, 1.0) / 100
+                self._write(begin + info(wanted.shown(searched), self._game, command.name))
+                begin = ""
+
+        move = self._generate(first, True, show, wanted.limits)
+        self._write(f"{begin}play {move}\n")
 
     def _analyze(self, command: GtpCommand) -> None:
         """Writes a search's result so far in each interval, until another command arrives."""
@@ -454,7 +502,7 @@ class GtpServer:
             if depth != 1:
                 raise GtpError(f"{key}: only moves of the position itself can be chosen: depth 1, not {depth}")
             if first != game.first_to_move:
-                raise GtpError(f"{key}: only moves of {_colour(not first)}, who is to move, can be chosen")
+                raise GtpError(f"{key}: only moves of {colour_name(not first)}, who is to move, can be chosen")
             named[key][[game.notation.action(game.state, name) for name in names]] = True
         forbidden = named["avoid"] | (~named["allow"] & named["allow"].any())
         if not (game.legal_mask & ~forbidden).any():
@@ -465,14 +513,11 @@ class GtpServer:
         return not self._incoming.empty()
 
 
-def _colour(first: bool) -> str:
-    return "black" if first else "white"
-
-
+_LEELA = 10_000, "winrate {win:.0f} prior {prior:.0f} lcb {win:.0f}"
+_KATAGO = 1, "utility {utility:.6f} winrate {win:.6f} prior {prior:.6f} lcb {win:.6f}"
 ANALYSES = {
-    "lz-analyze": (10_000, "winrate {win:.0f} prior {prior:.0f} lcb {win:.0f}"),
-    "kata-analyze": (1, "utility {utility:.6f} winrate {win:.6f} prior {prior:.6f} lcb {win:.6f}"),
-}
+    "lz-analyze": _LEELA, "lz-genmove_analyze": _LEELA, "kata-analyze": _KATAGO, "kata-genmove_analyze": _KATAGO,
+}  # fmt: skip
 """The commands for analysis: what win rates and policies are multiplied by, and how a move's numbers are written."""
 
 

@@ -71,10 +71,10 @@ class Searched(NamedTuple):
     """`[A]` float32, the values of visited actions for the player to move; undefined elsewhere."""
 
     @classmethod
-    def of(cls, result: SearchResult) -> Searched:
-        """The result of one search, with a batch axis of 1, on the host."""
+    def of(cls, result: SearchResult, row: int = 0) -> Searched:
+        """The result of one search of a batch, on the host."""
         action, policy, value, visits, nodes, qvalues = jax.tree.map(
-            lambda leaf: np.asarray(leaf)[0],
+            lambda leaf: np.asarray(leaf)[row],
             (result.action, result.policy, result.value, result.visits, result.nodes, result.qvalues),
         )
         return cls(int(action), policy, float(value), visits, nodes, qvalues)
@@ -229,6 +229,11 @@ class TreeSteps:
         self._simulations, self._seconds = 1.0, _STEP_S
         # Of the current search.
         self._reused, self._spent = 0, 0.0
+        self._anew = False
+
+    def forget(self) -> None:
+        """Lets the next search share nothing with the current one."""
+        self._anew = True
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the search of `root`."""
@@ -257,6 +262,9 @@ class TreeSteps:
 
     def _turn_to(self, root: Root) -> None:
         start = time.perf_counter()
+        if self._anew:
+            self._tree.forget()
+            self._anew = False
         self._tree.turn_to(next(self._keys), batch_of_one(root.limited))
         self._reused, self._spent = self._tree.simulations, time.perf_counter() - start
 
@@ -288,6 +296,9 @@ class SizedSteps:
         self._players = {size: make(size) for size in self._sizes}
         self._seconds: dict[int, float] = {}
         self._keys = map(jax.random.key, count())
+
+    def forget(self) -> None:
+        """Does nothing: no search shares anything with another."""
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the searches of `root`."""
@@ -335,6 +346,11 @@ class TimedSearch:
         if limits != (self.usual, self.most):
             self.usual, self.most = limits
             self._steps = None
+
+    def forget(self) -> None:
+        """Lets the next search share nothing with those before."""
+        if self._steps is not None:
+            self._steps.forget()
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the search of `root`, unless that has been done."""

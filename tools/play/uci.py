@@ -16,12 +16,12 @@ import numpy as np
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, white_to_move
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
+from podzero.evaluation.records import centipawns
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import (
     MOVES_LEFT,
     OVERHEAD_S,
     EngineParts,
-    Line,
     Root,
     SearchedLines,
     failure_of,
@@ -227,14 +227,9 @@ class UciServer:
         speed = f"nodes {searched.simulations} nps {round(new / max(searched.seconds, 1e-6))}"
         for number, line in enumerate(searched.lines[: self._lines], start=1):
             self._say(
-                f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
+                f"info depth {depth} multipv {number} score cp {centipawns(line.value)} {speed} "
                 f"time {round(1000 * searched.seconds)} pv {' '.join(parts.game.names_of(line.moves))}"
             )
-
-
-def centipawns(line: Line) -> int:
-    """Converts a value v to a score, 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
-    return round(90 * math.tan(1.5637541897 * line.value))
 
 
 @dataclass(frozen=True)

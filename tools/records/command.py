@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from io import TextIOWrapper
 from itertools import count
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -24,13 +21,10 @@ from podzero.envs.boards.go import Go
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import resolve
 from podzero.replay import Episode, EpisodeLayout, Layout, PositionLayout, RecordsWriter
-from podzero.tools.records.games import Fault, FaultKind, RecordedGame, read_lines
-from podzero.tools.records.pgn import read_pgn
+from podzero.tools.records.files import SUFFIXES, check_files, read_games
+from podzero.tools.records.games import Fault, FaultKind
 from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
-from podzero.tools.records.sgf import read_sgf
 
-SUFFIXES = (".sgf", ".pgn", ".jsonl")
-"""The kinds of files of games."""
 EPISODE_SUFFIXES = (".npz", ".jsonl")
 """The kinds of files of episodes."""
 LARGEST_EPISODE = 2**32
@@ -107,12 +101,12 @@ def _recorded(
     if isinstance(game, GymnasiumConfig):
         if search is not None:
             raise ConfigError(f"--search {search}: only positions of games are searched, not those of episodes")
-        _check(files, EPISODE_SUFFIXES)
+        check_files(files, EPISODE_SUFFIXES)
         interface = gymnasium_interface(game)
         spec = spec_to(interface)
         episodes = found.without_faults(one for file in files for one in read_episodes(file, interface))
         return spec, EpisodeLayout(spec, game.discount), episodes, {}
-    _check(files, SUFFIXES)
+    check_files(files, SUFFIXES)
     env = make_env(game)
     if env.spec.values > 1:
         raise ConfigError(f"{env.spec.name}: records are read only of games for one player and zero-sum games for two")
@@ -122,7 +116,7 @@ def _recorded(
         if not isinstance(player, SearchPlayer):
             raise ConfigError(f"--search {search}: this player does not search; give a trained agent or mcts:N")
         policy_of, searched = _policy_of(player), {"search": player.name, "simulations": simulations}
-    games = found.without_faults(one for file in files for one in _read(file, env.spec))
+    games = found.without_faults(one for file in files for one in read_games(file, env.spec))
     replayed = GameReplay(env, game.discount, policy_of=policy_of)(games)
     samples = found.samples(replayed, any_komi=not isinstance(env, Go) or env.shows_komi)
     return env.spec, PositionLayout(env.spec, game.discount, searched=policy_of is not None), samples, searched
@@ -132,33 +126,6 @@ def _policy_of(player: SearchPlayer) -> PolicyOf:
     """Searches positions by a player, each time with another key."""
     keys = (jax.random.key(number) for number in count())
     return lambda states: np.asarray(player.search(next(keys), states).policy)
-
-
-def _check(files: Iterable[Path], suffixes: Sequence[str]) -> None:
-    """Checks that the files can be read before any of them is."""
-    for file in files:
-        if file.suffix.lower() not in suffixes:
-            raise ConfigError(f"{file}: expected a file that ends in {', '.join(suffixes)}")
-        if not file.is_file():
-            raise ConfigError(f"{file} is not a file; give files of games, for example runs/mine/games/*.jsonl")
-
-
-def _read(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
-    with os_errors(ConfigError, f"{file} cannot be read"), file.open("rb") as opened:
-        if (head := opened.read(2)) in (BOM_UTF16_LE, BOM_UTF16_BE) or b"\0" in head:
-            yield Fault(str(file), "unreadable", "it is in UTF-16; save it as UTF-8")
-            return
-        # A file of games may be larger than memory.
-        data = mmap(opened.fileno(), 0, access=ACCESS_READ) if head else b""
-        match file.suffix.lower():
-            case ".sgf":
-                yield from read_sgf(data, str(file), spec)
-            case ".pgn":
-                yield from read_pgn(data, str(file), spec)
-            case _:
-                opened.seek(0)
-                lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-                yield from read_lines(lines, str(file), spec)
 
 
 _KEYS = ("observations", "actions", "rewards", "terminated")

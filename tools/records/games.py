@@ -27,6 +27,8 @@ class RecordedGame(NamedTuple):
     """How many of the first moves were random, so that nothing is learned from them."""
     komi: float | None = None
     """The komi of a game of Go; None if it is not recorded."""
+    players: tuple[str, str] = ("", "")
+    """The names of the player that moved first and of the other; empty where they are not recorded."""
 
 
 class Fault(NamedTuple):
@@ -88,7 +90,8 @@ def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fau
         return Fault(where, "unreadable", f'"komi" is {json.dumps(komi)}, not a number')
     if type(opening := tree.get("opening_plies", 0)) is not int or opening < 0:
         raise ValueError("invalid opening_plies")
-    return usable(RecordedGame(where, tuple(moves), _points(tree), opening, komi))
+    first, second = map(str, tree.get("players", ("", "")))
+    return usable(RecordedGame(where, tuple(moves), _points(tree), opening, komi, (first, second)))
 
 
 def _points(tree: dict[str, Any]) -> float | None:

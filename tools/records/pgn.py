@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from mmap import mmap
 
 from podzero.core.types import Array, EnvSpec, EnvState
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import Notation, NotationError, pieces_of, white_to_move
+from podzero.envs.notation.chess import ChessNames
+from podzero.envs.notation.names import FixedNames
 from podzero.evaluation.records import variant_tags
 from podzero.tools.records.games import RESULTS, Fault, RecordedGame, usable
 
@@ -169,7 +171,8 @@ def _recorded(where: str, game: _Game, spec: EnvSpec) -> RecordedGame | Fault:
     if game.names and (len(stated) > 1 or not stated <= RESULTS.keys()):
         return Fault(where, "wrong result", f"its result is given as {' and '.join(sorted(stated))}")
     points = RESULTS[stated.pop()] if game.names and stated else None
-    return usable(RecordedGame(where, tuple(game.names), points))
+    players = game.tags.get("white", ""), game.tags.get("black", "")
+    return usable(RecordedGame(where, tuple(game.names), points, players=players))
 
 
 def _foreign(tags: Mapping[str, str], spec: EnvSpec) -> str | None:
@@ -187,6 +190,25 @@ def _foreign(tags: Mapping[str, str], spec: EnvSpec) -> str | None:
     if not own and "variant" not in tags and _EVENTS.search(event := tags.get("event", "")):
         return f"its event is '{event}', so it may be a variant"
     return None
+
+
+def recorded_action(notation: Notation, legal: Array, state: Callable[[], EnvState], move: int | str) -> int:
+    """The action of a move in a record (`RecordedGame.moves`); raises `NotationError` if there is none.
+
+    `legal` is `[A]` bool. `state` gives the position on the host, where a name or a message needs it.
+    """
+    if isinstance(move, str):
+        if isinstance(notation, ChessNames):
+            return chess_action(notation, state(), legal, move)
+        action = notation.action(state(), move)
+    else:
+        action = move
+    if not 0 <= action < len(legal):
+        raise NotationError(f"'{move}' is not the number of a move")
+    if not legal[action]:
+        name = notation.name(state(), action) if isinstance(notation, FixedNames) else move
+        raise NotationError(f"'{name}' is not legal")
+    return action
 
 
 _MOVE = re.compile(r"([PKQRBN]?)([a-h]?)([1-8]?)[-x:]?([a-h][1-8])(?:[=/]?([QRBNqrbn]))?(?:e\.?p\.?)?[+#!?]*")

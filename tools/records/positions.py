@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +18,10 @@ from podzero.config.samples import UNSEARCHED
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Move, Sample, View
 from podzero.envs import notation_for, simulator_errors
-from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
-from podzero.envs.notation.names import FixedNames
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
-from podzero.tools.records.pgn import chess_action
+from podzero.tools.records.pgn import recorded_action
 
 PolicyOf = Callable[[EnvState], NDArray[np.float32]]
 """The policy targets `[B, A]` of B positions."""
@@ -70,7 +68,6 @@ class GameReplay:
     ) -> None:
         self._env, self._discount, self._at_once, self._policy_of = env, discount, at_once, policy_of
         self._notation = notation_for(env)
-        self._in_algebra = env.spec.name in CHESS_SIZES
         self._record_decides = isinstance(env, Go)
         self._shows_komi = isinstance(env, Go) and env.shows_komi
 
@@ -131,28 +128,12 @@ class GameReplay:
             move = running.game.moves[running.ply]
             running.ply += 1
             try:
-                action[index] = self._action(move, np.asarray(view.legal)[index], on_host, index)
+                legal, state = np.asarray(view.legal)[index], partial(_row, on_host, index)
+                action[index] = recorded_action(self._notation, legal, state, move)
             except NotationError as error:
                 running.fault = "illegal", f"move {running.ply}: {error}"
             last[index] = running.fault is not None or running.ply == len(running.game.moves)
         return action, last
-
-    def _action(self, move: int | str, legal: NDArray[np.bool_], states: Callable[[], EnvState], index: int) -> int:
-        """The action of a recorded move in the game of a slot."""
-        if isinstance(move, str):
-            state = jax.tree.map(lambda leaf: leaf[index], states())
-            if self._in_algebra:
-                return chess_action(self._notation, state, legal, move)
-            action = self._notation.action(state, move)
-        else:
-            action = move
-        if not 0 <= action < len(legal):
-            raise NotationError(f"'{move}' is not the number of a move")
-        if not legal[action]:
-            state = jax.tree.map(lambda leaf: leaf[index], states())
-            name = self._notation.name(state, action) if isinstance(self._notation, FixedNames) else move
-            raise NotationError(f"'{name}' is not legal")
-        return action
 
     def _move(
         self,
@@ -203,6 +184,10 @@ def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
     """The komi of each slot's game, `[B]`; `KOMI` where the record gives none, or none that games can have."""
     known = (None if running is None or running.fault else running.game.komi for running in slots)
     return np.array([KOMI if komi is None else komi for komi in known], np.float32)
+
+
+def _row(states: Callable[[], EnvState], index: int) -> EnvState:
+    return jax.tree.map(lambda leaf: leaf[index], states())
 
 
 def _programs(env: Env, games: int) -> tuple[EnvState, Callable[[EnvState], View], Callable[..., Any]]:

@@ -14,7 +14,7 @@ from podzero.evaluation.records import SGF_GAMES, board_size, sgf_point
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame, usable
 
 Node = Mapping[str, Sequence[str]]
-"""The values of a node's properties, by identifier; what is not ASCII is replaced."""
+"""The values of a node's properties, by identifier; what is not in the game's charset is replaced."""
 _BEGIN = re.compile(rb"\(\s*;")
 _NEXT = rb"\(\s*;\s*(?:[A-Za-z]+\s*(?:\[[^\]\\]*\]\s*)+)*?(?:FF|GM|SZ)\s*\["
 """Where the next game begins, however the one before it has been cut off: at a node with a property of roots."""
@@ -54,6 +54,7 @@ class _Tree(NamedTuple):
     """The byte after it."""
     fault: str
     """Why it cannot be read, if it cannot."""
+    codec: str = "utf-8"
 
 
 def read_sgf(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
@@ -66,7 +67,7 @@ def read_sgf(data: bytes | mmap, file: str, spec: EnvSpec) -> Iterator[RecordedG
         try:
             if tree.fault:
                 raise _LeftOutError("unreadable", tree.fault)
-            yield _game(where, _nodes(tree.line), spec)
+            yield _game(where, _nodes(tree.line, tree.codec), spec)
         except _LeftOutError as left_out:
             yield Fault(where, left_out.kind, left_out.reason)
 
@@ -102,7 +103,7 @@ def _in_charset(data: bytes | mmap, start: int, tree: _Tree, charset: str) -> _T
     doubtful = (tree != plain and _is_utf8(text)) if codec in _LEADS else codec != "utf-8" and _ESCAPED.search(text)
     if doubtful or _ASCII.decode(codec) != _ASCII.decode() or not text.decode(codec):
         raise LookupError
-    return tree
+    return tree._replace(codec=codec)
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -144,7 +145,7 @@ def _tree(data: bytes | mmap, start: int, lead: bytes) -> _Tree:
     return _Tree((), len(data), fault or cut)
 
 
-def _nodes(line: Iterable[Sequence[bytes | None]]) -> Sequence[Node]:
+def _nodes(line: Iterable[Sequence[bytes | None]], codec: str) -> Sequence[Node]:
     nodes, name = list[dict[str, list[str]]](), ""
     for mark, identifier, value, *_ in line:
         if mark:
@@ -156,7 +157,7 @@ def _nodes(line: Iterable[Sequence[bytes | None]]) -> Sequence[Node]:
         elif not name or value is None:
             raise _LeftOutError("unreadable", "a value follows no property")
         else:
-            nodes[-1].setdefault(name, []).append(value.decode("ascii", "replace").strip())
+            nodes[-1].setdefault(name, []).append(value.decode(codec, "replace").strip())
     return nodes
 
 
@@ -174,7 +175,13 @@ def _game(where: str, nodes: Sequence[Node], spec: EnvSpec) -> RecordedGame | Fa
     if game == _GO and (stones := _value(root, "HA")) not in ("", "0", "1"):
         raise _LeftOutError("foreign", f"it has a handicap of {stones} without its stones")
     komi = _komi(root) if game == _GO else None
-    return usable(RecordedGame(where, tuple(_moves(nodes, spec)), _points(root), komi=komi))
+    players = _name(root, "PB"), _name(root, "PW")
+    return usable(RecordedGame(where, tuple(_moves(nodes, spec)), _points(root), komi=komi, players=players))
+
+
+def _name(root: Node, name: str) -> str:
+    """A player's name without the backslashes that escape brackets; the first if it is given twice."""
+    return re.sub(r"\\(.)", r"\1", root.get(name, ("",))[0], flags=re.DOTALL)
 
 
 def _value(node: Node, name: str) -> str:

@@ -1,5 +1,6 @@
 """`podzero engine` with real programs on the other side: python-chess, and GNU Go."""
 
+import json
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from untrained_agents import write_untrained
 
 from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpEngine
-from podzero.tools.play.engine import make_parts, serve
+from podzero.tools.play.engine import analyze_katago, make_parts, serve
 from podzero.tools.play.searching import Root
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -175,3 +176,44 @@ def test_an_engine_drops_its_tree_where_the_game_is_another(tic_tac_toe):
     assert best(tic_tac_toe).reused == 0
     game.restart([2, 4, 0, 1])
     assert best(tic_tac_toe).reused == 0
+
+
+def test_an_engine_forgets_its_tree_when_it_is_told(tic_tac_toe):
+    tic_tac_toe.game.restart([4, 0])
+    best(tic_tac_toe)
+    assert best(tic_tac_toe).reused == 32
+    tic_tac_toe.search.forget()
+    assert best(tic_tac_toe).reused == 0
+    assert best(tic_tac_toe).reused == 32
+
+
+def test_an_agent_with_ownership_answers_katagos_protocol(monkeypatch, tmp_path, capsys):
+    agent = write_untrained(tmp_path, "go_7x7", auxiliary=True, ownership=True)
+    query = {"id": "q", "boardXSize": 7, "boardYSize": 7, "analyzeTurns": [0, 1], "includeOwnership": True}
+    lines = [{"moves": [["B", "D4"]], **query}, {"id": "t", "action": "query_version"}]
+    monkeypatch.setattr(sys, "stdin", iter(f"{json.dumps(line)}\n" for line in lines))
+    analyze_katago(agent, 8)
+    version, first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert version["id"] == "t"
+    for answer, mover in ((first, "B"), (second, "W")):
+        assert answer["rootInfo"]["currentPlayer"] == mover
+        assert answer["rootInfo"]["visits"] == 8
+        # The lead of Black is that of the squares, and the komi.
+        assert answer["rootInfo"]["scoreLead"] == pytest.approx(sum(answer["ownership"]) - 7.5, abs=0.01)
+        assert sum(one["visits"] for one in answer["moveInfos"]) == 8
+        assert all(abs(one["scoreLead"]) < 60 and one["pv"][0] == one["move"] for one in answer["moveInfos"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mcts:2", "--game", "othello"], "KataGo's protocol is for Go, not for othello"),
+        (["gnugo:1", "--game", "go_9x9"], "'gnugo:1' is an engine itself"),
+        (["zoo:cartpole"], "KataGo's protocol is for Go"),
+    ],
+)
+def test_katagos_protocol_is_refused_where_it_has_no_meaning(command, arguments, words):
+    code, out, err = command("analyze", *arguments, "--protocol", "katago")
+    assert code == 2
+    assert words in err
+    assert out == ""

@@ -402,3 +402,80 @@ def test_a_game_that_stays_lost_is_resigned(parts_of):
     parts.result().game.restart()
     GtpServer("who", parts, written.append, resign_at=0.4).run(["genmove b"] * 4)
     assert written[-1].strip() != "= resign"
+
+
+def test_all_stones_are_alive(talk):
+    _, answers = talk(
+        "go_9x9", "play b D4", "play w E5", "final_status_list alive", "final_status_list dead", "final_status_list",
+    )  # fmt: skip
+    assert sorted(answers[2].removeprefix("= ").split()) == ["D4", "E5"]
+    assert answers[3:] == ["=", "? syntax error: expected alive, dead or seki"]
+    assert talk("othello", "final_status_list alive")[1] == ["? othello has no dead stones"]
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Writes an SGF into a folder whose name has a space."""
+
+    def write(text):
+        (tmp_path / "my games").mkdir(exist_ok=True)
+        file = tmp_path / "my games" / "g.sgf"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_a_game_is_loaded_up_to_a_move(talk, record):
+    file = record("(;GM[1]SZ[9]KM[5.5];B[dd];W[ee];B[];W[];B[cc])")
+    parts, answers = talk("go_9x9", "play b A1", f"loadsgf {file}", "final_score", "undo")
+    assert answers == ["=", "= white", "= W+4.5", "? cannot undo"]
+    assert parts.game.names == ["D6", "E5", "pass", "pass", "C7"]
+    parts, answers = talk("go_9x9", f"loadsgf {file} 3", "genmove b")
+    assert answers == ["= black", "= A9"]
+    assert parts.game.names == ["D6", "E5", "A9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no game"),
+        ("(;GM[1]SZ[9];B[dd];W[dd])", "move 2: move 30 is illegal in this position"),
+        ("(;GM[1]SZ[19];B[dd])", "its board has size 19"),
+        ("(;GM[1]SZ[9]AB[aa];B[dd])", "it does not start from the empty board"),
+    ],
+)
+def test_a_game_that_cannot_be_loaded_leaves_the_board(talk, record, text, reason):
+    parts, answers = talk("go_9x9", "play b A1", f"loadsgf {record(text)}")
+    assert answers[1].startswith("? cannot load file: ")
+    assert reason in answers[1]
+    assert parts.game.names == ["A1"]
+
+
+def test_only_files_of_sgf_are_loaded(talk, tmp_path):
+    _, answers = talk("go_9x9", "loadsgf", f"loadsgf {tmp_path}/none.sgf", "loadsgf x.txt 0", "loadsgf x.txt")
+    assert answers[0] == "? syntax error: expected a file"
+    assert "is not a file" in answers[1]
+    assert answers[2] == "? syntax error: expected a move's number, not '0'"
+    assert "ends in .sgf" in answers[3]
+
+
+@pytest.mark.parametrize("command", ["lz-genmove_analyze", "kata-genmove_analyze"])
+def test_a_move_is_played_with_the_analysis_of_its_search(talk, command):
+    parts, answers = talk("go_9x9", f"7 {command} b 10 maxmoves 2", f"{command} w avoid w B9 1", "clear_cache")
+    lines = answers[0].split("\n")
+    assert (lines[0], lines[-1]) == ("=7", "play A9")
+    assert [line.count("info move") for line in lines[1:-1]] == [2]
+    assert answers[1].endswith("play C9")
+    assert answers[2] == "="
+    assert parts.game.names == ["A9", "C9"]
+
+
+def test_a_move_that_cannot_be_analyzed_is_an_error(talk):
+    won = ["play b a1", "play w b1", "play b a2", "play w b2", "play b a3"]
+    _, answers = talk("tic_tac_toe", *won, "kata-genmove_analyze w")
+    assert answers[-1] == "? the game is over"
+    _, answers = talk("go_9x9", "lz-genmove_analyze soon", "play b pass", "play w pass", "lz-genmove_analyze b")
+    assert answers[0].startswith("? 'soon' is not supported")
+    # No search: the engine passes after two passes.
+    assert answers[-1] == "=\nplay pass"

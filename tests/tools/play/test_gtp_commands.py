@@ -44,6 +44,11 @@ ARGUMENTS = {
     "time_left": arguments(colours, numbers, numbers),
     "lz-analyze": arguments(keys, keys),
     "kata-analyze": arguments(colours, keys, keys),
+    "lz-genmove_analyze": arguments(colours, keys, keys),
+    "kata-genmove_analyze": arguments(keys, keys),
+    "final_status_list": arguments(st.sampled_from(["alive", "dead", "seki", "x"])),
+    "loadsgf": arguments(anything, numbers),
+    "clear_cache": arguments(),
     **{
         name: arguments()
         for name in ("clear_board", "undo", "showboard", "final_score", "protocol_version", "name", "version")
@@ -72,6 +77,8 @@ class Controller:
 
     def __init__(self):
         self.stones, self.before = {}, []
+        self.black = True
+        """Whether black is to move."""
 
     def may(self, command):
         """Whether a command cannot be refused: nothing ends a game, and a point beside an empty one is neither suicide
@@ -91,18 +98,22 @@ class Controller:
     def hears(self, command, answer):
         name, words = command.name, command.arguments
         if name in ("clear_board", "boardsize"):
-            self.stones, self.before = {}, []
+            self.stones, self.before, self.black = {}, [], True
         elif name == "undo":
-            self.stones = self.before.pop()
+            self.stones, self.black = self.before.pop()
         elif name in ("fixed_handicap", "place_free_handicap", "set_free_handicap"):
             points = answer.split() or words
-            self.stones, self.before = {point.upper(): "X" for point in points}, []
-        elif name in ("play", "genmove"):
-            move = (answer or words[1]).upper()
+            self.stones, self.before, self.black = {point.upper(): "X" for point in points}, [], False
+        elif name in ("play", "genmove") or name.endswith("genmove_analyze"):
+            # The last word of an analysis is its move.
+            move = (answer.split()[-1] if answer else words[1]).upper()
+            given = [word.lower() for word in words if word.lower() in ("b", "w", "black", "white")]
+            black = given[-1].startswith("b") if given else self.black
             if move != "RESIGN":
-                self.before.append(dict(self.stones))
+                self.before.append((dict(self.stones), self.black))
+                self.black = not black
                 if move != "PASS":
-                    self.places(move, "X" if words[0].lower().startswith("b") else "O")
+                    self.places(move, "X" if black else "O")
 
     def places(self, point, colour):
         self.stones[point] = colour

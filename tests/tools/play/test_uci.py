@@ -7,8 +7,8 @@ import time
 import pytest
 
 from podzero.envs.notation import white_to_move
-from podzero.tools.play.searching import Line
-from podzero.tools.play.uci import UciServer, centipawns
+from podzero.evaluation.records import centipawns
+from podzero.tools.play.uci import UciServer
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
@@ -292,7 +292,7 @@ def test_the_next_position_of_a_game_plays_only_what_is_new(talk):
 
 
 def test_scores_are_finite_and_grow_with_the_value():
-    scores = [centipawns(Line(0, value, 1.0, 1, (0,))) for value in (-1, -0.5, 0, 0.5, 1)]
+    scores = [centipawns(value) for value in (-1, -0.5, 0, 0.5, 1)]
     assert scores == sorted(scores)
     assert scores[2] == 0
     assert scores[0] == -scores[-1]
