@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from podzero.tools.api.training import metrics as metrics
     from podzero.tools.api.training import train as train
 
+__all__ = ["Agent", "PodzeroError", "board", "load", "metrics", "train"]
 _MODULES = {
     "Agent": "podzero.tools.api.agent",
     "board": "podzero.tools.api.agent",
@@ -38,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return __all__

@@ -332,6 +332,14 @@ def check_ray(arguments: list[str], mention: bool) -> None:
                 raise
 
 
+def check_sphinx(arguments: list[str], mention: bool) -> None:
+    """The options, and that the folder of pages has a configuration; tests/docs/test_site.py builds the site."""
+    from sphinx.cmd.build import get_parser  # it takes a second
+
+    given = get_parser().parse_args(arguments)
+    assert (ROOT / given.sourcedir / "conf.py").is_file(), given.sourcedir
+
+
 CHECKS: dict[str, Callable[[list[str], bool], None]] = {
     ".": lambda arguments, mention: None,
     ".ci/run": lambda arguments, mention: None,
@@ -345,6 +353,7 @@ CHECKS: dict[str, Callable[[list[str], bool], None]] = {
     "python3": check_python,
     "python3.13": check_python,
     "ray": check_ray,
+    "sphinx-build": check_sphinx,
     "taskset": lambda arguments, mention: check_words(arguments[2:], mention),
     "tee": lambda arguments, mention: None,
     "uv": check_uv,

@@ -85,7 +85,7 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """The name given to `load`; a working directory is completed to DIR@STEP."""
+        """The name given to `load`; a working directory is completed to `DIR@STEP`."""
         newest = isinstance(self._parsed, TrainedPlayer) and self._parsed.step is None
         if not newest or self._who.startswith(PREFIX):
             return self._who
