@@ -44,7 +44,7 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
     "product lines": 53_823,
-    "product files": 265,
+    "product files": 266,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,

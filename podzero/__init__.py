@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from podzero.core.errors import PodzeroError as PodzeroError
 
 if TYPE_CHECKING:
+    from podzero.tools.api.acting import EnvironmentAgent as EnvironmentAgent
     from podzero.tools.api.agent import Agent as Agent
     from podzero.tools.api.agent import board as board
     from podzero.tools.api.agent import load as load
     from podzero.tools.api.training import metrics as metrics
     from podzero.tools.api.training import train as train
 
-__all__ = ["Agent", "PodzeroError", "board", "load", "metrics", "train"]
+__all__ = ["Agent", "EnvironmentAgent", "PodzeroError", "board", "load", "metrics", "train"]
 _MODULES = {
     "Agent": "podzero.tools.api.agent",
+    "EnvironmentAgent": "podzero.tools.api.acting",
     "board": "podzero.tools.api.agent",
     "load": "podzero.tools.api.agent",
     "metrics": "podzero.tools.api.training",

@@ -26,7 +26,7 @@ def code_cells():
 
 
 def blocks():
-    """The code of the page: about agents, then about training."""
+    """The code of the page: about agents of games, of environments, then about training."""
     return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -50,7 +50,7 @@ def _quick_compilation():
 def test_the_code_of_the_page_plays_searches_and_reads_metrics(folder, capsys):
     write_untrained(folder / "runs" / "connect_four", "connect_four")
     (folder / "runs" / "connect_four" / "metrics.jsonl").write_bytes(b"\n".join([*lines_of(30), b""]))
-    code, _ = blocks()
+    code, _, _ = blocks()
     found = {}
     exec(code.replace("mcts:200", "mcts:4"), found)
     assert found["search"].visits.sum() == 64
@@ -59,6 +59,12 @@ def test_the_code_of_the_page_plays_searches_and_reads_metrics(folder, capsys):
     assert (folder / "game.pgn").read_text().count("mcts:4") == 1
     assert found["loss"].values.tolist() == [2.0, 2.0, 2.0]
     assert found["search"].best in capsys.readouterr().out
+
+
+def test_the_code_of_the_page_acts_in_an_environment(capsys):
+    _, code, _ = blocks()
+    exec(f"import podzero\n{code}", {})
+    assert float(capsys.readouterr().out) > 100
 
 
 @pytest.mark.usefixtures("_quick_compilation")
@@ -79,7 +85,7 @@ def test_the_cells_of_the_notebook_run_with_an_untrained_agent(folder):
 
 @pytest.mark.slow
 def test_the_code_of_the_page_trains_a_run_and_uses_its_agent(folder, capsys):
-    _, code = blocks()
+    _, _, code = blocks()
     found = {}
     exec(code, found)
     *lines, ended, best = capsys.readouterr().out.splitlines()

@@ -20,6 +20,7 @@ from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlay
 from podzero.evaluation.records import record_text, write_records
 from podzero.evaluation.resolve import resolve
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
+from podzero.tools.api.acting import EnvironmentAgent
 from podzero.tools.play.drawing import Drawing, drawing_of
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import heat_of
@@ -36,8 +37,8 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int32]]
 
 
-def load(who: str | Path, game: str | None = None, simulations: int | None = None) -> Agent:
-    """Loads an agent.
+def load(who: str | Path, game: str | None = None, simulations: int | None = None) -> Agent | EnvironmentAgent:
+    """Loads an agent: of a game, or of a gymnasium environment.
 
     Args:
       who: a working directory (its newest snapshot), `DIR@STEP`, `zoo:go_9x9` or a named player such as `mcts:200`; see
@@ -59,10 +60,11 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
         raise ConfigError(f"'{name}' takes no number of simulations; mcts:{simulations} has it in its name")
     where = game_to_play(game, name)
     if isinstance(where, GymnasiumConfig):
-        raise ConfigError(
-            f"{where.title} is not played in turns: `podzero evaluate {name}` lets the agent act in it, and "
-            "podzero.metrics reads the metrics of its run"
-        )
+        if not trained:
+            raise ConfigError(
+                f"'{name}' is no trained agent of {where.title}; `podzero evaluate {name}` lets it act there"
+            )
+        return EnvironmentAgent(name, where, simulations)
     return Agent(name, make_env(where), simulations, where.discount)
 
 
@@ -95,6 +97,10 @@ class Agent:
     def plays(self) -> str:
         """The game's name."""
         return self._env.spec.name
+
+    def move(self, position: PlayableGame | str = "", simulations: int | None = None) -> str:
+        """The name of the move that the agent plays in a position; arguments and errors are those of `search`."""
+        return self.search(position, simulations).best
 
     def new_game(self, moves: str = "") -> PlayableGame:
         """A game after the given moves, such as "E5 C3"."""

@@ -24,6 +24,7 @@ from podzero.runtime.stopping import stop_run
 from podzero.tools.report.record import MetricsLine, MetricsTail, Values, parse_line
 
 if TYPE_CHECKING:
+    from podzero.tools.api.acting import EnvironmentAgent
     from podzero.tools.api.agent import Agent
 
 _POLL_S = 0.1
@@ -118,7 +119,7 @@ class TrainingRun:
                 atexit.unregister(self._end)
         return self
 
-    def agent(self, simulations: int | None = None) -> Agent:
+    def agent(self, simulations: int | None = None) -> Agent | EnvironmentAgent:
         """The agent of the newest snapshot, as `podzero.load` returns it; `SnapshotError` if there is none yet."""
         # Imports JAX, which takes seconds.
         from podzero.tools.api.agent import load
