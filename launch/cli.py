@@ -18,38 +18,49 @@ from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.machine import ended_by_interrupt, prepare_jax
 from podzero.tools.commands.printing import print_json
 
-COMMANDS = {
-    "configs": "launch.experiments:configs",
-    "check-env": "launch.experiments:check_env",
-    "settings": "launch.experiments:settings",
-    "status": "launch.runs:status",
-    "runs": "launch.runs:runs",
-    "zoo": "launch.experiments:zoo",
-    "compile": "tools.compile.cli:compile_",
-    "plan": "tools.plan.cli:plan",
-    "import": "tools.records.cli:import_",
-    "new": "launch.new:new",
-    "diff": "launch.experiments:diff",
-    "train": "launch.train:train",
-    "sweep": "tools.sweep.cli:sweep",
-    "info": "tools.report.cli:info",
-    "compare": "tools.report.cli:compare",
-    "logs": "launch.runs:logs",
-    "trace": "launch.runs:trace",
-    "stop": "launch.runs:stop",
-    "evaluate": "launch.evaluate:evaluate",
-    "tournament": "launch.evaluate:tournament",
-    "analyze": "launch.evaluate:analyze",
-    "review": "tools.play.cli:review",
-    "play": "tools.play.cli:play",
-    "engine": "tools.play.cli:engine",
-    "bench": "tools.bench.cli:bench",
-    "report": "tools.report.cli:report",
-    "export": "tools.export.cli:export",
-    "launch": "launch.targets.cli:launch",
-    "doctor": "launch.doctor:doctor",
+PANELS = {
+    "Train": {
+        "train": "launch.train:train",
+        "sweep": "tools.sweep.cli:sweep",
+        "new": "launch.new:new",
+        "check-env": "launch.experiments:check_env",
+        "import": "tools.records.cli:import_",
+        "stop": "launch.runs:stop",
+    },
+    "Watch runs": {
+        "runs": "launch.runs:runs",
+        "status": "launch.runs:status",
+        "report": "tools.report.cli:report",
+        "compare": "tools.report.cli:compare",
+        "info": "tools.report.cli:info",
+        "logs": "launch.runs:logs",
+        "trace": "launch.runs:trace",
+    },
+    "Play and judge": {
+        "play": "tools.play.cli:play",
+        "review": "tools.play.cli:review",
+        "evaluate": "launch.evaluate:evaluate",
+        "tournament": "launch.evaluate:tournament",
+        "analyze": "launch.evaluate:analyze",
+        "engine": "tools.play.cli:engine",
+        "export": "tools.export.cli:export",
+    },
+    "Look up": {
+        "configs": "launch.experiments:configs",
+        "zoo": "launch.experiments:zoo",
+        "settings": "launch.experiments:settings",
+        "diff": "launch.experiments:diff",
+        "doctor": "launch.doctor:doctor",
+    },
+    "TPU slices and speed": {
+        "plan": "tools.plan.cli:plan",
+        "compile": "tools.compile.cli:compile_",
+        "launch": "launch.targets.cli:launch",
+        "bench": "tools.bench.cli:bench",
+    },
 }
-"""The module and the function of each command."""
+"""The module and the function of each command, by its panel of `podzero --help`."""
+COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (analyze: a line had an error; compile: does not fit; doctor: a check "
@@ -101,8 +112,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name in COMMANDS:
-    app.command(_name)(lambda: None)
+for _panel, _names in PANELS.items():
+    for _name in _names:
+        app.command(_name, rich_help_panel=_panel)(lambda: None)
 
 
 def main() -> None:
