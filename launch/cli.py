@@ -37,6 +37,7 @@ PANELS = {
         "trace": "launch.runs:trace",
     },
     "Play and judge": {
+        "demo": "tools.play.cli:demo",
         "play": "tools.play.cli:play",
         "review": "tools.play.cli:review",
         "evaluate": "launch.evaluate:evaluate",

@@ -199,6 +199,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "compare": plain,
     "compile": elsewhere("takes minutes of compilation; tests/tools/compile runs it"),
     "configs": plain,
+    "demo": lambda verb, arguments: Command((verb, *arguments), serves=True),
     "diff": plain,
     "doctor": lambda verb, arguments: Command((verb, *arguments)),
     "engine": engine,

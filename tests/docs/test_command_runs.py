@@ -71,8 +71,8 @@ def test_a_page_is_served(command):
 
     write_runs(command.arguments)
     verb, *rest = command.arguments
-    assert verb in {"play", "report"}
-    page = served(*(word for word in rest if word != "--web")) if verb == "play" else served_report(*rest)
+    assert verb in {"demo", "play", "report"}
+    page = served_report(*rest) if verb == "report" else served(*rest, verb=(verb,))
     with page as address, urllib.request.urlopen(address, timeout=60) as answer:
         assert answer.status == 200
 

@@ -24,14 +24,12 @@ MARKS = [
 
 
 @contextmanager
-def served(*arguments):
-    """The address of the page that `podzero play ARGUMENTS --web` serves."""
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+def served(*arguments, verb=("play", "--web")):
+    """The address of the page that `podzero play ARGUMENTS --web` serves, or another command."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "BROWSER": "true"}
     environment.pop("PYTEST_CURRENT_TEST")  # NiceGUI would not serve
     command = [sys.executable, "-c", "from podzero.launch.cli import main; main()"]
-    server = subprocess.Popen(
-        [*command, "play", *arguments, "--web"], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    server = subprocess.Popen([*command, *verb, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         server.stdout.readline()
         yield server.stdout.readline().split()[-1]

@@ -10,7 +10,7 @@ import typer
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
-from podzero.files.players import game_to_play
+from podzero.files.players import PREFIX, game_to_play
 from podzero.tools.commands.options import GameOption, Json, ListenHost, ListenPort, Who
 from podzero.tools.commands.printing import ReportTable, print_json, print_result, print_rows, print_tables, progress
 
@@ -48,6 +48,7 @@ def play(
     ] = None,
     host: ListenHost = None,
     port: ListenPort = None,
+    open_page: Annotated[bool, typer.Option("--open", help="With --web: open the page in the browser.")] = False,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -72,11 +73,20 @@ def play(
     from podzero.tools.play.command import PageOptions, Video
     from podzero.tools.play.command import play as run
 
-    page, video = PageOptions(kept, host, port), Video(to, games, seed)
+    page, video = PageOptions(kept, host, port, open_page or None), Video(to, games, seed)
     written = run(who, others or (), game, simulations, second, web, page, video)
     if written is not None:
         # Numbers of each step are for programs.
         print_result(written if as_json else {k: v for k, v in written.items() if k not in STEPWISE}, as_json)
+
+
+def demo(
+    agent: Annotated[str, typer.Argument(help="An agent of `podzero zoo`.")] = "connect_four",
+    host: ListenHost = None,
+    port: ListenPort = None,
+) -> None:
+    """Play against an agent that comes with podzero, on a page that opens in the browser (extra `web`)."""
+    play(f"{PREFIX}{agent}", web=True, host=host, port=port, open_page=True)
 
 
 def engine(

@@ -36,6 +36,7 @@ class PageOptions(NamedTuple):
     kept: Path | None = None
     host: str | None = None
     port: int | None = None
+    open: bool | None = None
 
 
 class Video(NamedTuple):
@@ -95,7 +96,8 @@ def play(
         except ModuleNotFoundError as missing:
             raise ConfigError(f"the page needs {missing.name}: {how_to_install('web')}") from None
         address = free_address(page.host, page.port)
-        serve(env, players, simulations, address, _kept(page.kept, players), _rendered_picture(where))
+        kept = _kept(page.kept, players)
+        serve(env, players, simulations, address, kept, _rendered_picture(where), bool(page.open))
     else:
         TerminalGame(PlayableGame(env), players[who], simulations, int(second), Console()).run()
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -404,8 +405,9 @@ def serve(
     where: ListenAddress,
     kept: Sequence[StoredGame] = (),
     rendered_picture: Callable[[PlayableGame], str] | None = None,
+    in_browser: bool = False,
 ) -> None:
-    """Prints the address of a `GamePage` and serves it at `where` until Ctrl-C."""
+    """Prints the address of a `GamePage`, opens it if it is to be shown, and serves it at `where` until Ctrl-C."""
     # In a game for one player, the agent only searches the person's positions.
     title = f"{env.spec.name} {'with' if env.spec.players == 1 else 'against'} {next(iter(players))}"
     guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
@@ -420,7 +422,11 @@ def serve(
         while not await _listens(where):
             await asyncio.sleep(0.05)
         print(f"For {where.readers} that know this address. Ctrl-C ends it.", flush=True)
-        print(f"{title}: {where.url}/?token={guard.token}", flush=True)
+        address = f"{where.url}/?token={guard.token}"
+        print(f"{title}: {address}", flush=True)
+        if in_browser:
+            # In a thread, since a browser in the terminal would block the server.
+            await asyncio.to_thread(webbrowser.open, address)
 
     app.on_startup(lambda: background_tasks.create(announce(), name="announce"))
     # An open page keeps its connection: a longer graceful shutdown would only delay Ctrl-C.

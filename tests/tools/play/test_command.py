@@ -106,3 +106,22 @@ def test_a_game_for_three_is_not_shown(play, three_players):
     code, _, err = play("random", "--game", three_players)
     assert code
     assert re.search("3 players.*podzero evaluate", err)
+
+
+@pytest.mark.parametrize(("arguments", "game"), [([], "connect_four"), (["tic_tac_toe"], "tic_tac_toe")])
+def test_the_demo_is_a_page_against_an_agent_of_the_zoo_in_the_browser(command, monkeypatch, arguments, game):
+    page, shown = pytest.importorskip("podzero.tools.play.page"), []
+    monkeypatch.setattr(page, "serve", lambda env, players, *rest: shown.append((env.spec.name, [*players], rest[-1])))
+    assert command("demo", *arguments)[0] == 0
+    assert shown == [(game, [f"zoo:{game}"], True)]
+    assert command("play", f"zoo:{game}", "--web")[0] == 0
+    assert shown[1][-1] is False
+
+
+def test_the_demo_of_an_agent_that_does_not_come_with_podzero_is_refused(command):
+    code, _, err = command("demo", "go_9x8")
+    assert code == 2
+    assert "no agent 'go_9x8' comes with podzero (did you mean 'go_9x9'?)" in err
+    code, _, err = command("play", "zoo:tic_tac_toe", "--open")
+    assert code == 2
+    assert "--open" in err
