@@ -44,12 +44,12 @@ GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/co
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
     "product lines": 53_823,
-    "product files": 266,
+    "product files": 267,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,
     "imports of podzero inside functions": 80,
-    "settings": 204,
+    "settings": 205,
     "settings in no experiment, page or test": 0,
 }
 """The largest values that tests allow. What adds more is paid for elsewhere, or raises a limit for a stated reason."""

@@ -63,10 +63,11 @@ class Run:
         saver: Saver,
         writers: Sequence[MetricsWriter] = (),
         check_held: Callable[[], None] = lambda: None,
+        watch: Callable[[RunStatus], None] = lambda status: None,
     ) -> None:
         self._experiment, self._workdir, self._supervisor = experiment, workdir, supervisor
         self._view, self._saver, self._writers = view, saver, writers
-        self._check_held, self._paid = check_held, supervisor.paid
+        self._check_held, self._watch, self._paid = check_held, watch, supervisor.paid
         self._attempt_write = WriteAttempts()
         self._files = Background(check_held)
         self._tracer = Tracer(workdir)
@@ -311,6 +312,7 @@ class Run:
             write = partial(write_status, self._workdir, status)
             self._files.put("status", partial(self._attempt_write, self._workdir.status_file, write))
         self._view.show(status)
+        self._watch(status)
         return status
 
     def _stop(self, reason: str, signals: StopSignals) -> None:

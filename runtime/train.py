@@ -27,6 +27,7 @@ from podzero.runtime.cluster.preflight import CPU_ONLY, RUN_VARIABLE
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.failures import first_start
+from podzero.runtime.monitoring.alarm import open_alarm
 from podzero.runtime.monitoring.goodput import PaidTime
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.status import record_paid, spent
@@ -94,6 +95,7 @@ def train(
         workdir.check(experiment)
         stack.enter_context(log_to_file(workdir.log_file))
         stack.enter_context(view)
+        alarm = stack.enter_context(open_alarm(experiment.metrics.alert, workdir.root.name))
         # A driver that was killed had written its status within the last seconds.
         paid = PaidTime(began, before := spent(workdir))
         if (most := experiment.most_hours) is not None:
@@ -124,7 +126,7 @@ def train(
                 saver = Saver(experiment, workdir)
                 saver.confirm = partial(lock.check, True)
                 stack.callback(saver.close)
-                run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check)
+                run = Run(experiment, workdir, supervisor, view, saver, writers, lock.check, alarm.look)
                 stack.callback(run.close)
                 run.begin(checkpoint)
         except (KeyboardInterrupt, Exception) as end:
@@ -133,6 +135,7 @@ def train(
                 return End(STOPPED, signals.number)
             raise
         reason = run.until_end(signals)
+        alarm.tell(f"has ended: {reason}")
         return End(reason, signals.number if reason == STOPPED else 0)
 
 

@@ -80,6 +80,11 @@ class MetricsConfig(Section):
     """MLflow tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
     package `mlflow` or `mlflow-skinny`."""
 
+    alert: str | None = None
+    """Webhook that gets a message when the run stalls (10 minutes without a step and a game), goes on, ends or fails,
+    such as Slack's. The address is a secret, which experiment.yaml and the report would show: `env:NAME` reads it from
+    an environment variable."""
+
     # Before validation, because YAML reads a port alone as a number.
     @pydantic.field_validator("prometheus", mode="before")
     @classmethod
@@ -90,6 +95,13 @@ class MetricsConfig(Section):
         if found is None or not 0 < int(found[2]) < 2**16:
             raise ValueError(f"expected HOST:PORT or a port, for example 127.0.0.1:9400 or 9400, not {address!r}")
         return f"{found[1] or '127.0.0.1'}:{found[2]}"
+
+    @pydantic.field_validator("alert")
+    @classmethod
+    def _an_address(cls, address: str | None) -> str | None:
+        if address is not None and re.fullmatch(r"https?://\S+|env:[A-Za-z_]\w*", address) is None:
+            raise ValueError(f"expected https://ADDRESS or env:NAME, not {address!r}")
+        return address
 
     @pydantic.field_validator("mlflow")
     @classmethod

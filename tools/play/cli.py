@@ -189,5 +189,4 @@ def _curve(rates: Sequence[float]) -> str:
     """A column for each win rate in [0, 1], or for each few of many: their mean."""
     width = -(-len(rates) // CURVE_WIDTH)
     parts = [rates[begin : begin + width] for begin in range(0, len(rates), width)]
-    highest = len(CURVE_LEVELS) - 1
-    return "".join(CURVE_LEVELS[round(highest * sum(part) / len(part))] for part in parts)
+    return "".join(CURVE_LEVELS[round((len(CURVE_LEVELS) - 1) * sum(part) / len(part))] for part in parts)

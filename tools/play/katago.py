@@ -117,6 +117,11 @@ class Task(NamedTuple):
     ply: int
     """The plies of `game` before the turn; stones of the setup and passes that give the turn are plies too."""
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What each answer begins with."""
+        return {"id": self.query.id, "turnNumber": self.turn}
+
 
 class KataGoServer:
     """The engine's side of the protocol, for the player called `who`.
@@ -163,7 +168,7 @@ class KataGoServer:
                 self._analyze(task)
             except Exception as error:
                 failure = failure_of("analysis", error, self._parts)
-                self._write({"error": failure, "id": task.query.id, "turnNumber": task.turn})
+                self._write({"error": failure, **task.about})
             self._current = None
 
     def _take(self, line: str | End) -> None:
@@ -225,7 +230,7 @@ class KataGoServer:
         self._stopped |= self._current is not None and ends(self._current)
         for _, _, task in sorted(self._waiting):
             if ends(task):
-                self._write({**_about(task), "isDuringSearch": False, "noResults": True})
+                self._write({**task.about, "isDuringSearch": False, "noResults": True})
         self._waiting = [entry for entry in self._waiting if not ends(entry[2])]
         heapq.heapify(self._waiting)
 
@@ -330,10 +335,6 @@ class KataGoServer:
         return forbidden
 
 
-def _about(task: Task) -> dict[str, Any]:
-    return {"id": task.query.id, "turnNumber": task.turn}
-
-
 def report(task: Task, searched: SearchedLines, look: Look | None, during: bool) -> dict[str, Any]:
     """The answer for the position shown, of a search that goes on or has ended.
 
@@ -368,7 +369,7 @@ def report(task: Task, searched: SearchedLines, look: Look | None, during: bool)
         )
     value = lines[0].value if searched.found.value is None else float(np.clip(searched.found.value, -1, 1))
     about = {"currentPlayer": "B" if black else "W", "visits": searched.simulations, **_rates(sign * value)}
-    answer = {**_about(task), "isDuringSearch": during, "moveInfos": infos, "rootInfo": about}
+    answer = {**task.about, "isDuringSearch": during, "moveInfos": infos, "rootInfo": about}
     if root is not None and root.ownership is not None:
         found = owned(root.ownership, query.include_ownership)
         answer |= {"ownership": found.pop("ownership")} if query.include_ownership else {}

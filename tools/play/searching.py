@@ -297,9 +297,6 @@ class SizedSteps:
         self._seconds: dict[int, float] = {}
         self._keys = map(jax.random.key, count())
 
-    def forget(self) -> None:
-        """Does nothing: no search shares anything with another."""
-
     def prepare(self, root: Root) -> None:
         """Compiles and times the searches of `root`."""
         for size in self._sizes:
@@ -349,7 +346,7 @@ class TimedSearch:
 
     def forget(self) -> None:
         """Lets the next search share nothing with those before."""
-        if self._steps is not None:
+        if isinstance(self._steps, TreeSteps):
             self._steps.forget()
 
     def prepare(self, root: Root) -> None:
