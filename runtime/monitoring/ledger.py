@@ -1,6 +1,6 @@
 """The ledger of a run's samples: what became of each, from what writers and replay shards report. Pure.
 
-For each table of replay two sums close (docs/operations.md explains the columns):
+For each table of replay two sums close (docs/watching.md explains the columns):
 
     made = refused + confirmed + lost + in_flight
     confirmed + restored + unheard = held + evicted + lost_with_shards

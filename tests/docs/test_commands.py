@@ -16,7 +16,7 @@ from command_lines import (
 )
 
 LINES = command_lines()
-NO_COMMANDS = {"README.md", "architecture.md", "evaluation.md", "index.md", "operations.md"}
+NO_COMMANDS = {"README.md", "architecture.md", "evaluation.md", "index.md", "operations.md", "training.md"}
 """Documents with blocks that show files, formulas or the way of the data."""
 
 

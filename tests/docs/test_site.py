@@ -32,7 +32,7 @@ def test_each_page_has_a_place_and_its_title(site):
 def test_the_first_page_is_readme_with_its_pictures(site):
     first = (site / "index.html").read_text()
     assert "<h1>podzero" in first
-    assert 'href="operations.html#watch-a-run"' in first
+    assert 'href="watching.html"' in first
     for picture in re.findall(r"docs/([\w.]+\.(?:png|svg))", (ROOT / "README.md").read_text()):
         assert (site / "_images" / picture).is_file()
 

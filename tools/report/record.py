@@ -273,7 +273,7 @@ class MetricsLine(NamedTuple):
     worker: str
     """The kind of process that reported them, such as `actor`, or one that has ended, such as `actor-3`."""
     metrics: dict[str, float]
-    """Finite values by name, such as `learner/loss`; docs/operations.md explains the main ones."""
+    """Finite values by name, such as `learner/loss`; docs/watching.md explains the main ones."""
 
 
 def parse_line(line: bytes) -> MetricsLine | None:
