@@ -18,6 +18,7 @@ from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.compile_results import StoredResults
 from podzero.benchmarks.compile_table import table_files
 from podzero.benchmarks.doors import DOORS
+from podzero.benchmarks.gallery import gallery_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.results_page import page_of_results
@@ -33,6 +34,7 @@ PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
+GALLERY_PAGE = ROOT / "docs" / "gallery.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
 OPERATIONS_PAGE = ROOT / "docs" / "operations.md"
 RELIABILITY_PAGE = ROOT / "docs" / "reliability.md"
@@ -64,6 +66,7 @@ def main() -> None:
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    GALLERY_PAGE.write_text(gallery_page(), encoding="utf-8")
     LICENCES_PAGE.write_text(dependencies_page(), encoding="utf-8")
     OPERATIONS_PAGE.write_text(operations_page(OPERATIONS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     RELIABILITY_PAGE.write_text(reliability_page(RELIABILITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

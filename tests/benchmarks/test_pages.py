@@ -25,11 +25,19 @@ def test_the_committed_pages_are_the_generated_ones():
     architecture = pages.ARCHITECTURE_PAGE.read_text()
     assert architecture == pages.architecture_page(architecture)
     assert pages.README.read_text() == pages.readme(pages.README.read_text())
+    assert pages.GALLERY_PAGE.read_text() == pages.gallery_page()
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
     reliability = pages.RELIABILITY_PAGE.read_text()
     assert reliability == pages.reliability_page(reliability)
     operations = pages.OPERATIONS_PAGE.read_text()
     assert operations == pages.operations_page(operations)
+
+
+def test_the_gallery_shows_each_environment_that_can_be_drawn():
+    page = pages.GALLERY_PAGE.read_text()
+    without = {section.split("\n")[0] for section in page.split("\n## ")[1:] if "![" not in section}
+    # Games of one's own in configs/ and languages of their own have no picture.
+    assert all(name.startswith("own_") for name in without), without
 
 
 def test_every_file_of_results_is_on_a_page():
