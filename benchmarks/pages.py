@@ -45,10 +45,10 @@ BENCHES = (
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
-    "tic_tac_toe", "connect_four", "connect_four_int8", "zoo_connect_four", "open_spiel_connect_four", "own_game",
-    "plain_learning", "go_9x9_hour", "othello_hour", "hex", "gardner_chess", "cartpole", "taxi", "lunar_lander",
-    "pendulum", "minatar_breakout", "gymnax_cartpole_device", "gymnax_breakout_device", "ppo_breakout", "atari_pong",
-    "slice_tic_tac_toe",
+    "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "zoo_connect_four",
+    "open_spiel_connect_four", "own_game", "plain_learning", "go_9x9_hour", "othello_hour", "hex", "gardner_chess",
+    "cartpole", "taxi", "lunar_lander", "pendulum", "minatar_breakout", "gymnax_cartpole_device",
+    "gymnax_breakout_device", "ppo_breakout", "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 PROGRAM = (
     "podzero train connect_four actors.count=4 actors.inference=server server.count=2 replay.shards=2 "
