@@ -106,9 +106,9 @@ def analyze(
     game_to_play(game, who)
     keep_compiled_programs()
     if protocol == "katago":
-        from podzero.tools.play.engine import analyze_katago
+        from podzero.tools.play.engine import serve
 
-        analyze_katago(who, simulations, game)
+        serve(who, protocol, simulations, game)
         return
     from podzero.evaluation.analysis import analyze as run
 

@@ -28,43 +28,31 @@ from podzero.tools.play.searching import (
 )
 from podzero.tools.play.uci import UciServer
 
-_NO_DICE = "is a game of chance, and neither protocol has dice"
+ROOM = 1024
+"""Most simulations of a position by default in KataGo's protocol, where the other program chooses their number."""
+_NO_DICE = "is a game of chance, and no protocol here has dice"
 
 
 def serve(
     who: str, protocol: str, simulations: int | None = None, game: str | None = None, resign_at: float | None = None
 ) -> None:
-    """Answers the commands on standard input, in `gtp` or `uci`, until the controller quits.
+    """Answers the commands on standard input, in `gtp`, `uci` or `katago`, until the controller quits.
 
-    At most `simulations` are made per move, by default `STEP` times those of training; `resign_at`: see `GtpServer`.
+    At most `simulations` are made per move, by default `STEP` times those of training, in `katago` `ROOM`; `resign_at`:
+    see `GtpServer`.
     """
     write = partial(print, file=sys.stdout, flush=True)
-    title = _served_game(who, protocol, game)
-    parts = in_thread("engine-load", lambda: make_parts(who, simulations, game))
-    if protocol == "uci":
-        UciServer(who, title, parts, write).run(standard_input())
-    else:
-        GtpServer(who, parts, write, resign_at, knows_komi(parse_player(who))).run(standard_input())
-
-
-ROOM = 1024
-"""Most simulations of one position, by default, where the other program chooses their number."""
-
-
-def analyze_katago(who: str, simulations: int | None = None, game: str | None = None) -> None:
-    """Answers queries in KataGo's analysis protocol; at most `simulations` are made per position, by default `ROOM`.
-
-    Raises the errors of `resolve`, and `ConfigError` for another game than Go.
-    """
-    where, player = game_to_play(game, who), parse_player(who)
-    if where.title not in GO_GAMES:
-        raise ConfigError(f"KataGo's protocol is for Go, not for {where.title}; leave out --protocol")
-    if isinstance(player, EnginePlayer):
-        raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
-    parts = in_thread("engine-load", lambda: make_parts(who, simulations or ROOM, game))
-    look = in_thread("network-load", lambda: outlook_of(who, make_env(where)))
-    write = partial(print, file=sys.stdout, flush=True)
-    KataGoServer(who, parts, write, look, knows_komi(player)).run(standard_input())
+    title, player = _served_game(who, protocol, game), parse_player(who)
+    most = simulations or (ROOM if protocol == "katago" else None)
+    parts = in_thread("engine-load", lambda: make_parts(who, most, game))
+    match protocol:
+        case "uci":
+            UciServer(who, title, parts, write).run(standard_input())
+        case "gtp":
+            GtpServer(who, parts, write, resign_at, knows_komi(player)).run(standard_input())
+        case _:
+            look = in_thread("network-load", lambda: outlook_of(who, make_env(title)))
+            KataGoServer(who, parts, write, look, knows_komi(player)).run(standard_input())
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:
@@ -77,6 +65,8 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
         raise ConfigError(f"{title} {_NO_DICE}")
     if isinstance(parse_player(who), EnginePlayer):
         raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
+    if protocol == "katago" and title not in GO_GAMES:
+        raise ConfigError(f"KataGo's protocol is for Go, not for {title}; leave out --protocol")
     if protocol == "uci" and title not in UCI_VARIANTS:
         raise ConfigError(f"UCI is for {' and '.join(UCI_VARIANTS)}, not for {title}; use --protocol gtp")
     return title

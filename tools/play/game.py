@@ -139,6 +139,11 @@ class PlayableGame:
             return f"over, returns {', '.join(f'{each:g}' for each in self.position.returns)}"
         return "draw" if points == 0 else f"{self.sides[points < 0]} wins"
 
+    def meaning(self, value: float) -> str:
+        """A value for the player to move in words: a win rate, or in a game for one the value."""
+        rate = f"{self.sides[self.turn]}'s win rate {50 * (1 + value):.1f}%"
+        return f"value {value:+.3f}" if self.env.spec.players == 1 else rate
+
     @property
     def last_move(self) -> int | None:
         """The action before the position shown; None at the start."""

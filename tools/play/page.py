@@ -61,6 +61,7 @@ class GamePage:
     def _build(self) -> None:
         """One column on narrow screens, two on wide ones."""
         ui.keyboard(on_key=self._key)
+        ui.add_css("button { min-width: 44px; min-height: 44px }")  # as large as a finger
         ui.context.client.on_delete(partial(setattr, self, "_gone", True))
         with ui.row().classes("w-full justify-center items-start gap-6"):
             with ui.column().classes("w-full max-w-xl gap-2"):
@@ -71,7 +72,8 @@ class GamePage:
                 self._buttons()
                 self._inputs()
             with ui.column().classes("w-full max-w-md gap-2"):
-                ui.label(f"value for {self._game.sides[0]}").classes("font-medium")
+                what = "value" if self._game.env.spec.players == 1 else f"{self._game.sides[0]}'s win rate, %"
+                ui.label(what).classes("font-medium")
                 self._values = ui.echart(value_chart(self._game, {})).classes("w-full h-40")
                 self._moves = ui.column().classes("w-full gap-0")
                 self._compared = ui.column().classes("w-full gap-0")
@@ -204,7 +206,7 @@ class GamePage:
         with self._compared:
             for name, other in answers.items():
                 if other is not None:
-                    value = "" if other.value is None else f", value {other.value:+.3f}"
+                    value = "" if other.value is None else f", {self._game.meaning(other.value)}"
                     ui.label(f"{name}: {self._game.name(other.action)}{value}").classes("break-all")
         self._draw()
         return found
@@ -287,7 +289,8 @@ class GamePage:
         image = ui.interactive_image(
             size=self._picture.extent, content=content, events=["click"], on_mouse=self._click, sanitize=False
         )
-        image.classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
+        image.classes("w-full").props("role=img")
+        image.props["aria-label"] = f"{game.env.spec.name} after {' '.join(game.names[: game.ply]) or 'no move'}"
 
     def _draw_tree(self, found: Searched | None) -> None:
         self._tree.clear()
@@ -320,7 +323,7 @@ SHOWN_MOVES = 12
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
     """Lists the best moves of a player's search of the position shown, and the moves of the game."""
     if found is not None and found.value is not None:
-        ui.label(f"{name}: value {found.value:+.3f} for {game.sides[game.turn]}").classes("font-medium break-all")
+        ui.label(f"{name}: {game.meaning(found.value)}").classes("font-medium break-all")
         keys = ("move", "policy", "visits")
         rows = [dict(zip(keys, cells, strict=True)) for cells in best_moves(game, found, SHOWN_MOVES)]
         columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in keys]
@@ -376,9 +379,10 @@ def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
 
 
 def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[str, Any]:
-    """ECharts options for the values of the positions searched, by ply, for the player who began."""
+    """ECharts options for what was searched, by ply: win rates of the player who began, or values in a game for one."""
+    alone = game.env.spec.players == 1
     points = [
-        [ply, -found.value if game.turn_at(ply) else found.value]
+        [ply, found.value if alone else 50 * (1 + (-found.value if game.turn_at(ply) else found.value))]
         for ply, found in sorted(searched.items())
         if found.value is not None
     ]
@@ -393,7 +397,7 @@ def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[st
     return {
         "grid": {"left": 36, "right": 10, "top": 10, "bottom": 24},
         "xAxis": axis | {"minInterval": 1},
-        "yAxis": axis | {"min": -1, "max": 1},
+        "yAxis": axis | ({"min": -1, "max": 1} if alone else {"min": 0, "max": 100}),
         "series": [{"type": "line", "data": points, "symbolSize": 7}],
     }
 

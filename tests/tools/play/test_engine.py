@@ -13,7 +13,7 @@ from untrained_agents import write_untrained
 
 from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpEngine
-from podzero.tools.play.engine import analyze_katago, make_parts, serve
+from podzero.tools.play.engine import make_parts, serve
 from podzero.tools.play.searching import Root
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -192,7 +192,7 @@ def test_an_agent_with_ownership_answers_katagos_protocol(monkeypatch, tmp_path,
     query = {"id": "q", "boardXSize": 7, "boardYSize": 7, "analyzeTurns": [0, 1], "includeOwnership": True}
     lines = [{"moves": [["B", "D4"]], **query}, {"id": "t", "action": "query_version"}]
     monkeypatch.setattr(sys, "stdin", iter(f"{json.dumps(line)}\n" for line in lines))
-    analyze_katago(agent, 8)
+    serve(agent, "katago", 8)
     version, first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert version["id"] == "t"
     for answer, mover in ((first, "B"), (second, "W")):
@@ -209,7 +209,7 @@ def test_an_agent_with_ownership_answers_katagos_protocol(monkeypatch, tmp_path,
     [
         (["mcts:2", "--game", "othello"], "KataGo's protocol is for Go, not for othello"),
         (["gnugo:1", "--game", "go_9x9"], "'gnugo:1' is an engine itself"),
-        (["zoo:cartpole"], "KataGo's protocol is for Go"),
+        (["zoo:cartpole"], "engines play board games"),
     ],
 )
 def test_katagos_protocol_is_refused_where_it_has_no_meaning(command, arguments, words):

@@ -60,7 +60,7 @@ def test_a_click_plays_a_move_and_the_player_replies(browser):
 def test_a_search_shows_its_moves_its_tree_and_another_player(browser):
     browser.find_element(By.CSS_SELECTOR, '[aria-label="search this position"]').click()
     wait(lambda: "random: " in browser.find_element(By.TAG_NAME, "body").text)
-    assert "for first player" in browser.find_element(By.TAG_NAME, "body").text
+    assert "first player's win rate" in browser.find_element(By.TAG_NAME, "body").text
     browser.find_element(By.XPATH, "//*[text()='Search tree']").click()
     wait(lambda: "prior 11.1%" in browser.find_element(By.TAG_NAME, "body").text)
 
