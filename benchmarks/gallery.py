@@ -21,7 +21,7 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks, png_of
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "gallery"
-GAMES = {
+GAMES: dict[str, str | int] = {
     "tic_tac_toe": "b2 a1 c1 a3",
     "connect_four": "d d d c c d e b c f e",
     "chess": "e2e4 e7e5 g1f3 b8c6 f1c4 f8c5 c2c3 g8f6 d2d3 d7d6 e1g1",
