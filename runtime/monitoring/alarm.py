@@ -39,7 +39,8 @@ class Alarm:
         """Tells once that nothing has moved for `STALL_S`, and once that it moves again; `now` is a monotonic time."""
         now = time.monotonic() if now is None else now
         progress = status.phase, status.step, status.games
-        if progress != self._progress:
+        # The end of a run is bounded, and judging its last snapshot moves neither.
+        if progress != self._progress or status.phase in ("stopping", "judging"):
             if self._stalled:
                 self.tell(f"goes on, at step {status.step:,}")
             self._progress, self._moved_at, self._stalled = progress, now, False

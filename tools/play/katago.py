@@ -34,7 +34,7 @@ Look = Callable[[EnvState], Outlook]
 """See `outlook_of`."""
 PROTOCOL = "1.15.3"
 """The release of KataGo whose protocol this is; clients ask for it."""
-MOST_WAITING = 10_000
+MOST_WAITING = 1_000
 """Most positions that wait for their search."""
 _BATCH = 32
 """Positions after the moves of an analysis go through the network in batches of a multiple of this size."""
@@ -244,7 +244,7 @@ class KataGoServer:
         if len(priorities) != len(turns):
             raise _FieldError("priorities", f"expected one for each of the {len(turns)} turns to analyze")
         if len(self._waiting) + len(turns) > MOST_WAITING:
-            raise _FieldError("analyzeTurns", f"{MOST_WAITING:,} positions wait already; ask again later")
+            raise _FieldError("analyzeTurns", f"at most {MOST_WAITING:,} positions may wait; ask for fewer, or later")
         for field, reason in self._warnings(query):
             self._write({"warning": reason, "field": field, "id": query.id})
         for turn, priority in zip(turns, priorities, strict=True):

@@ -46,6 +46,14 @@ def test_games_are_progress_while_replay_fills():
     assert sent == []
 
 
+def test_the_end_of_a_run_does_not_stall():
+    sent = []
+    with Alarm("run", sent.append) as alarm:
+        for now in (0.0, STALL_S, 2 * STALL_S):
+            alarm.look(replace(STATUS, phase="judging"), now)
+    assert sent == []
+
+
 def test_a_failure_is_told_and_raised():
     sent = []
     with pytest.raises(ConfigError), Alarm("run", sent.append):

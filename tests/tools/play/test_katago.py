@@ -297,3 +297,11 @@ def test_whatever_a_query_holds_it_is_answered_once_for_each_turn(ask, queries):
     for one in answers:
         assert one.get("id") in ("q", None)
         assert "error" in one or "warning" in one or "action" in one or one["isDuringSearch"] is False
+
+
+def test_more_positions_than_may_wait_are_refused(ask, monkeypatch):
+    monkeypatch.setattr("podzero.tools.play.katago.MOST_WAITING", 2)
+    many = query("many", [("B", "D4"), ("W", "E5")], analyzeTurns=[0, 1, 2])
+    error, answer = ask(many, query("one", komi=7), knows_komi=True)
+    assert (error["id"], error["error"]) == ("many", "at most 2 positions may wait; ask for fewer, or later")
+    assert answer["id"] == "one"
