@@ -161,7 +161,8 @@ SGF_GAMES = {"go_7x7": 1, "go_9x9": 1, "go_19x19": 1, "othello": 2, **dict.fromk
 def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None, notes: Mapping[int, Note], komi: float) -> str:
     """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/)."""
     size = board_size(spec)
-    rules = f"KM[{komi:g}]RU[Tromp-Taylor]" if SGF_GAMES[spec.name] == 1 else ""
+    # The rules of a game with notes are those of its own record, which is not known here.
+    rules = f"KM[{komi:g}]{'' if notes else 'RU[Tromp-Taylor]'}" if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""
     names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"

@@ -137,11 +137,8 @@ def outlook_of(name: str, env: Env) -> Callable[[EnvState], Outlook] | None:
 
     def look(params: Params, states: EnvState) -> Outlook:
         view = jax.vmap(env.view)(states)
-        if network.apply_all is None:
-            logits, ownership = network.apply(params, view.observation)[0], None
-        else:
-            logits, _, predicted = network.apply_all(params, view.observation)
-            ownership = predicted.ownership
+        logits, _, *predicted = (network.apply_all or network.apply)(params, view.observation)
+        ownership = predicted[0].ownership if predicted else None
         policy = jax.nn.softmax(jnp.where(view.legal, logits, -jnp.inf), axis=-1)
         if ownership is not None:
             # The classes are the opponent's, nobody's and one's own.

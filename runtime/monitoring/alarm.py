@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Full, Queue
 from threading import Thread
+from urllib.parse import urlsplit
 
 from podzero.core.errors import ConfigError, described
 from podzero.runtime.monitoring.status import RunStatus
@@ -41,7 +42,7 @@ class Alarm:
         progress = status.phase, status.step, status.games
         # The end of a run is bounded, and judging its last snapshot moves neither.
         if progress != self._progress or status.phase in ("stopping", "judging"):
-            if self._stalled:
+            if self._stalled and progress[1:] != self._progress[1:]:
                 self.tell(f"goes on, at step {status.step:,}")
             self._progress, self._moved_at, self._stalled = progress, now, False
         elif not self._stalled and now - self._moved_at >= STALL_S:
@@ -92,7 +93,9 @@ def open_alarm(setting: str | None, run: str) -> Alarm:
 
 
 def _post(url: str, text: str) -> None:
-    """Posts a message, in the fields that Slack, Mattermost and Google Chat (`text`) and Discord (`content`) read."""
-    body = json.dumps({"text": text, "content": text}).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    """Posts a message as Slack, Mattermost and Google Chat read it, or as Discord does."""
+    field = "content" if urlsplit(url).hostname in ("discord.com", "discordapp.com") else "text"
+    # Discord refuses urllib's own name.
+    headers = {"Content-Type": "application/json", "User-Agent": "podzero"}
+    request = urllib.request.Request(url, json.dumps({field: text}).encode(), headers)
     urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()

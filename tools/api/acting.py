@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import jax
@@ -16,17 +16,8 @@ from podzero.core.errors import ConfigError
 from podzero.envs import VectorEnv, VectorStep, gymnasium_interface
 from podzero.envs.gymnasium_envs.interface import MASK
 from podzero.envs.gymnasium_envs.making import make_one
-from podzero.evaluation.episodes import play_episodes
+from podzero.evaluation.episodes import SIDE_BY_SIDE, EpisodesResult, play_episodes
 from podzero.evaluation.resolve import acting
-
-
-class Episode(NamedTuple):
-    """A whole episode."""
-
-    total: float
-    """The sum of its rewards, undiscounted."""
-    length: int
-    """Its steps."""
 
 
 class EnvironmentAgent:
@@ -37,6 +28,8 @@ class EnvironmentAgent:
     """
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None = None) -> None:
+        if simulations is not None and simulations < 1:
+            raise ConfigError(f"expected at least one simulation, not {simulations}")
         self.name, self._choose = acting(who, env, simulations)
         """The name given to `load`; a working directory is completed to `DIR@STEP`."""
         self._env, self._interface = env, gymnasium_interface(env)
@@ -70,11 +63,10 @@ class EnvironmentAgent:
         step = VectorStep(seen[None], reward, running, running, ~running, running, legal)
         return interface.actions.decode(self._choose(next(self._keys), step)[0])[0]
 
-    def rollout(self, seed: int = 0) -> Episode:
-        """Plays an episode, as `podzero evaluate WHO --games 1 --seed SEED` does."""
-        with closing(VectorEnv(self._env, 1, seed)) as environment:
-            played = play_episodes(environment, self._choose, 1, jax.random.key(seed))
-        return Episode(float(played.returns[0]), int(played.lengths[0]))
+    def rollout(self, seed: int = 0, episodes: int = 1) -> EpisodesResult:
+        """Plays episodes, as `podzero evaluate WHO --games EPISODES --seed SEED` does."""
+        with closing(VectorEnv(self._env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
+            return play_episodes(environments, self._choose, episodes, jax.random.key(seed))
 
     def __repr__(self) -> str:
         return f"<{self.name}, an agent of {self.plays}>"

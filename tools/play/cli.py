@@ -10,6 +10,7 @@ import typer
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import keep_compiled_programs
+from podzero.core.reading import printable
 from podzero.files.players import PREFIX, game_to_play
 from podzero.tools.commands.options import GameOption, Json, ListenHost, ListenPort, Who
 from podzero.tools.commands.printing import ReportTable, print_json, print_result, print_rows, print_tables, progress
@@ -148,22 +149,22 @@ def review(
 
     report = progress("{:,} of {:,} positions are searched".format)
     found = run(file.expanduser(), by, number, simulations, game, report)
+    if not as_json:
+        print_review(found, moves)
     to = found.write(to or file.with_name(f"{file.stem}.review{found.suffix}"))
     if as_json:
         told = {"first": found.game.first, "second": found.game.second, "by": found.player, "start": found.start}
         print_json(told | {"moves": [one._asdict() for one in found.moves], "written": str(to)})
     else:
-        print_review(found, moves)
         print(f"The game with notes is in {to}")
 
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
-CURVE_WIDTH = 60
 
 
 def print_review(found: Review, most: int) -> None:
     """Prints who played, the curve of the first player's win rate, and the costliest moves."""
-    first, second = found.game.first, found.game.second
+    first, second = printable(found.game.first), printable(found.game.second)
     result = {1.0: f"{first} won", 0.5: "drawn", 0.0: f"{second} won"}.get(found.game.points, "result unknown")
     rates = [(one + 1) / 2 for one in (found.start, *(move.value for move in found.moves))]
     print_rows(
@@ -175,18 +176,14 @@ def print_review(found: Review, most: int) -> None:
         ]
     )
     costly = sorted((one.cost, -place) for place, one in enumerate(found.moves) if one.cost > 0)[::-1][:most]
-    rows = [_costly_row(found, -place) for _, place in costly]
+    shown = [(str(1 - place), found.moves[-place]) for _, place in costly]
+    rows = [(number, one.side, one.move, f"{one.cost:.0%}", " ".join(one.line)) for number, one in shown]
     if rows:
         print_tables([ReportTable("\nThe costliest moves:", ("move", "by", "played", "costs", "better"), rows)])
 
 
-def _costly_row(found: Review, place: int) -> tuple[str, ...]:
-    one = found.moves[place]
-    return str(place + 1), one.side, one.move, f"{one.cost:.0%}", " ".join(one.line)
-
-
 def _curve(rates: Sequence[float]) -> str:
-    """A column for each win rate in [0, 1], or for each few of many: their mean."""
-    width = -(-len(rates) // CURVE_WIDTH)
+    """A column for each win rate in [0, 1], or for each few of more than 60: their mean."""
+    width = -(-len(rates) // 60)
     parts = [rates[begin : begin + width] for begin in range(0, len(rates), width)]
     return "".join(CURVE_LEVELS[round((len(CURVE_LEVELS) - 1) * sum(part) / len(part))] for part in parts)

@@ -43,7 +43,7 @@ def serve(
     """
     write = partial(print, file=sys.stdout, flush=True)
     title, player = _served_game(who, protocol, game), parse_player(who)
-    most = simulations or (ROOM if protocol == "katago" else None)
+    most = simulations or (ROOM if protocol == "katago" and isinstance(player, TrainedPlayer) else None)
     parts = in_thread("engine-load", lambda: make_parts(who, most, game))
     match protocol:
         case "uci":

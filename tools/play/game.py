@@ -12,7 +12,7 @@ import numpy as np
 
 from podzero.core.protocols import Env
 from podzero.core.types import EnvState, View
-from podzero.envs import notation_for
+from podzero.envs import GameOfChance, notation_for
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES, Go, unended
 from podzero.envs.boards.hex import HEX_GAMES
@@ -47,6 +47,9 @@ class PlayableGame:
         self.env = env
         self.sides = SIDES.get(env.spec.name, ("first player", "second player"))
         """The names of the player who began the game and of the other one."""
+        zero_sum = env.spec.players == 2 and env.spec.values == 1
+        self.has_win_rates = zero_sum and not isinstance(env, GameOfChance)
+        """Whether values are win rates: in backgammon, for example, they are also of double wins."""
         self.notation: Notation = notation_for(env)
         self.moves: list[int] = []
         """All actions, including those after the position shown."""
@@ -140,9 +143,9 @@ class PlayableGame:
         return "draw" if points == 0 else f"{self.sides[points < 0]} wins"
 
     def meaning(self, value: float) -> str:
-        """A value for the player to move in words: a win rate, or in a game for one the value."""
+        """A value for the player to move in words: a win rate where it is one."""
         rate = f"{self.sides[self.turn]}'s win rate {50 * (1 + value):.1f}%"
-        return f"value {value:+.3f}" if self.env.spec.players == 1 else rate
+        return rate if self.has_win_rates else f"value {value:+.3f}"
 
     @property
     def last_move(self) -> int | None:

@@ -26,8 +26,7 @@ from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame, colour_name, give_turn, place_stones, play_on
 from podzero.tools.play.searching import EngineParts, GtpClock, Line, Root, SearchedLines, TimedSearch, failure_of
-from podzero.tools.records.files import check_files, read_games
-from podzero.tools.records.games import RecordedGame
+from podzero.tools.records.files import check_files, nth_game
 
 _GREATEST = 1e6
 """Largest absolute value of a numeric argument: an `int` of infinity would fail, and more is a controller's mistake."""
@@ -177,8 +176,8 @@ class GtpServer:
             "clear_board": self._clear,
             "komi": self._set_komi,
             "play": self._play,
-            "genmove": lambda words: self._generated(words, keep=True),
-            "reg_genmove": lambda words: self._generated(words, keep=False),
+            "genmove": lambda words: self._generate(take_colour(words), keep=True),
+            "reg_genmove": lambda words: self._generate(take_colour(words), keep=False),
             "undo": self._undo,
             "fixed_handicap": self._handicap,
             # The engine may choose the stones, and chooses those of a fixed handicap.
@@ -314,7 +313,10 @@ class GtpServer:
         """
         game = self._game
         before = game.ply
-        self._give_turn(first)
+        try:
+            give_turn(game, first)
+        except NotationError as error:
+            raise GtpError(f"illegal move: {error}") from None
         turned = game.ply
         try:
             yield game
@@ -323,15 +325,6 @@ class GtpServer:
                 self._undoable.append(before)
             else:
                 game.take_back(turned - before)
-
-    def _give_turn(self, first: bool) -> None:
-        try:
-            give_turn(self._game, first)
-        except NotationError as error:
-            raise GtpError(f"illegal move: {error}") from None
-
-    def _generated(self, words: list[str], keep: bool) -> str:
-        return self._generate(take_colour(words), keep)
 
     def _generate(
         self, first: bool, keep: bool, show: Show = lambda searched: None, limits: Sequence[RootLimit] = ()
@@ -400,11 +393,9 @@ class GtpServer:
         file, game = Path(take_word([" ".join(words)] if words else [], "a file")).expanduser(), self._game
         try:
             check_files([file], [".sgf"])
-            found = next(read_games(file, game.env.spec), None)
+            found = nth_game(file, game.env.spec)
         except ConfigError as error:
             raise GtpError(f"cannot load file: {error}") from None
-        if not isinstance(found, RecordedGame):
-            raise GtpError(f"cannot load file: {found or f'{file} has no game'}")
         loaded = game.copy()
         loaded.restart()
         try:
@@ -412,11 +403,12 @@ class GtpServer:
                 play_on(loaded, move)
         except NotationError as error:
             raise GtpError(f"cannot load file: move {loaded.ply + 1}: {error}") from None
+        if found.komi is not None:
+            self._set_komi([str(found.komi)])
         self._clear([])
         for move in loaded.moves:
             play_on(game, move)
-        if found.komi is not None:
-            self._set_komi([str(found.komi)])
+        self._undoable = list(range(game.ply))
         return colour_name(game.first_to_move)
 
     def _time_settings(self, words: list[str]) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.metadata import version
-from itertools import count
+from itertools import count, takewhile
 from queue import Queue
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -113,9 +113,10 @@ class Task(NamedTuple):
 
     query: Query
     turn: int
-    game: PlayableGame
-    ply: int
-    """The plies of `game` before the turn; stones of the setup and passes that give the turn are plies too."""
+    state: EnvState
+    """The environment's, without a batch axis; the game itself would hold all positions while it waits."""
+    black: bool
+    """Whether Black is to move."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -146,6 +147,8 @@ class KataGoServer:
         self._waiting: list[tuple[int, int, Task]] = []
         """A heap by priority, then age."""
         self._numbers = count()
+        self._last: tuple[object, Sequence[Stone], PlayableGame, list[int]] | None = None
+        """Of the newest query: what its first position depends on, its moves, its game and its plies."""
         self._current: Task | None = None
         self._stopped = False
         """Whether the current search has been terminated."""
@@ -173,10 +176,10 @@ class KataGoServer:
 
     def _take(self, line: str | End) -> None:
         """Queues or obeys a line."""
+        self._open = isinstance(line, str)
         if isinstance(line, Exception):
             raise line
         if line is None:
-            self._open = False
             return
         try:
             tree = json.loads(line, object_pairs_hook=unique_keys)
@@ -198,7 +201,8 @@ class KataGoServer:
         except ValidationError as error:
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"]))
-            self._write({"error": f"{where}: {fault['msg']}", "field": str(fault["loc"][0]), "id": tree["id"]})
+            named = {"field": where.partition(".")[0], "id": tree["id"]}
+            self._write({"error": f"{where}: {fault['msg']}", **named})
 
     def _act(self, tree: dict[str, Any]) -> None:
         match tree["action"]:
@@ -248,7 +252,8 @@ class KataGoServer:
         for field, reason in self._warnings(query):
             self._write({"warning": reason, "field": field, "id": query.id})
         for turn, priority in zip(turns, priorities, strict=True):
-            task = Task(query, turn, game, plies[turn])
+            game.show(plies[turn])
+            task = Task(query, turn, game.state, game.first_to_move)
             heapq.heappush(self._waiting, (-priority, next(self._numbers), task))
 
     def _warnings(self, query: Query) -> Iterator[tuple[str, str]]:
@@ -264,7 +269,31 @@ class KataGoServer:
         yield from ((f"overrideSettings.{field}", _UNKNOWN) for field in query.override_settings.model_extra or ())
 
     def _played(self, query: Query) -> tuple[PlayableGame, Sequence[int]]:
-        """The game of a query, and its plies before each turn."""
+        """The game of a query, and its plies before each turn: stones of the setup, and passes that give the turn, are
+        plies too.
+        """
+        first = query.initial_player or next((player for player, _ in query.moves), None)
+        setup = query.board_x_size, query.board_y_size, query.komi, query.initial_stones, first
+        if self._last is None or self._last[0] != setup:
+            game = self._begun(query, first)
+            self._last = setup, [], game, [game.ply]
+        # The newest query often had all moves but the last.
+        _, moves, game, plies = self._last
+        known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(moves, query.moves, strict=False)))
+        game.show(plies[known])
+        game, plies = game.copy(), plies[: known + 1]
+        for number, (player, point) in enumerate(query.moves[known:], known + 1):
+            try:
+                give_turn(game, player == "B")
+                play_on(game, point)
+            except NotationError as error:
+                raise _FieldError("moves", f"Illegal move {number}: {error}") from None
+            plies.append(game.ply)
+        self._last = setup, query.moves, game, plies
+        return game, plies
+
+    def _begun(self, query: Query, first: Player | None) -> PlayableGame:
+        """The game of a query before its moves."""
         game = self._parts.result().game.copy()
         size = game.env.spec.observation_shape[0]
         for field, asked in (("boardXSize", query.board_x_size), ("boardYSize", query.board_y_size)):
@@ -276,24 +305,16 @@ class KataGoServer:
             place_stones(game, [(player == "B", point) for player, point in query.initial_stones])
         except NotationError as error:
             raise _FieldError("initialStones", f"Illegal position: {error}") from None
-        if first := query.initial_player or next((player for player, _ in query.moves), None):
+        if first:
             give_turn(game, first == "B")
-        plies = [game.ply]
-        for number, (player, point) in enumerate(query.moves, 1):
-            try:
-                give_turn(game, player == "B")
-                play_on(game, point)
-            except NotationError as error:
-                raise _FieldError("moves", f"Illegal move {number}: {error}") from None
-            plies.append(game.ply)
-        return game, plies
+        return game
 
     def _analyze(self, task: Task) -> None:
         """Searches a position, and writes its reports."""
-        query = task.query
-        task.game.show(task.ply)
+        query, game = task.query, self._parts.result().game.copy()
+        game.restart(state=task.state)
         try:
-            root = Root.of(task.game.position, self._forbidden(task))
+            root = Root.of(game.position, self._forbidden(task, game))
         except _FieldError as error:
             self._write({"error": str(error), "field": error.field, "id": query.id})
             return
@@ -302,9 +323,9 @@ class KataGoServer:
         for searched in self._search.results(root, most, query.override_settings.max_time, self._given_up):
             if time.monotonic() >= due:
                 due = time.monotonic() + query.report_during_search_every
-                self._write(report(task, searched, look, during=True))
+                self._write(report(task, game, searched, look, during=True))
         assert searched is not None
-        self._write(report(task, searched, look, during=False))
+        self._write(report(task, game, searched, look, during=False))
 
     def _given_up(self) -> bool:
         """Takes what has arrived meanwhile, which may terminate the search."""
@@ -312,9 +333,9 @@ class KataGoServer:
             self._take(self._incoming.get())
         return self._stopped
 
-    def _forbidden(self, task: Task) -> np.ndarray[Any, Any] | None:
+    def _forbidden(self, task: Task, game: PlayableGame) -> np.ndarray[Any, Any] | None:
         """`[A]` bool, the moves that are not to be searched in the position shown; None without any."""
-        query, game = task.query, task.game
+        query = task.query
         if not (query.allow_moves or query.avoid_moves):
             return None
         field = "allowMoves" if query.allow_moves else "avoidMoves"
@@ -322,9 +343,8 @@ class KataGoServer:
             raise _FieldError(field, f"{self._who} does not search, so its moves cannot be chosen")
         allowed, avoided = np.zeros_like(game.legal_mask), np.zeros_like(game.legal_mask)
         for mask, limits in ((allowed, query.allow_moves), (avoided, query.avoid_moves)):
-            for limit in limits:
-                if (limit.player == "B") != game.first_to_move:
-                    raise _FieldError(field, "only moves of the player to move can be chosen")
+            # Limits of the other player have no effect at depth 1.
+            for limit in (one for one in limits if (one.player == "B") == task.black):
                 try:
                     mask[[game.notation.action(game.state, name) for name in limit.moves]] = True
                 except NotationError as error:
@@ -335,15 +355,15 @@ class KataGoServer:
         return forbidden
 
 
-def report(task: Task, searched: SearchedLines, look: Look | None, during: bool) -> dict[str, Any]:
-    """The answer for the position shown, of a search that goes on or has ended.
+def report(task: Task, game: PlayableGame, searched: SearchedLines, look: Look | None, during: bool) -> dict[str, Any]:
+    """The answer for the position that the game shows, of a search that goes on or has ended.
 
     Win rates and scores are from the perspective that the query asks for, by default Black's. The score is the
     difference of the squares that each player is expected to own, and the komi.
     """
-    query, game = task.query, task.game
+    query = task.query
     lines = [line for line in searched.lines if line.visits] or searched.lines[:1]
-    black, perspective = game.first_to_move, query.override_settings.report_analysis_winrates_as
+    black, perspective = task.black, query.override_settings.report_analysis_winrates_as
     # Values and ownership are for the player to move.
     sign = 1 if perspective == "SIDETOMOVE" or (perspective == "BLACK") == black else -1
     komi = query.komi if black else -query.komi
@@ -389,10 +409,8 @@ def _seen(game: PlayableGame, lines: Sequence[Line], look: Look) -> tuple[Outloo
         play_on(ahead, line.action)
         states.append(ahead.state)
     padded = [*states, *[game.state] * (-len(states) % _BATCH)]
-    outlook = jax.device_get(look(jax.tree.map(lambda *leaves: np.stack(leaves), *padded)))
-    if outlook.ownership is None:
-        return Outlook(outlook.policy[0], None), ()
-    return Outlook(outlook.policy[0], outlook.ownership[0]), -outlook.ownership[1 : len(states)]
+    policy, owned = jax.device_get(look(jax.tree.map(lambda *leaves: np.stack(leaves), *padded)))
+    return Outlook(policy[0], None if owned is None else owned[0]), () if owned is None else -owned[1 : len(states)]
 
 
 def _rates(value: float) -> dict[str, float]:

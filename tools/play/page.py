@@ -72,8 +72,8 @@ class GamePage:
                 self._buttons()
                 self._inputs()
             with ui.column().classes("w-full max-w-md gap-2"):
-                what = "value" if self._game.env.spec.players == 1 else f"{self._game.sides[0]}'s win rate, %"
-                ui.label(what).classes("font-medium")
+                what = "win rate, %" if self._game.has_win_rates else "value"
+                ui.label(f"{self._game.sides[0]}: {what}").classes("font-medium")
                 self._values = ui.echart(value_chart(self._game, {})).classes("w-full h-40")
                 self._moves = ui.column().classes("w-full gap-0")
                 self._compared = ui.column().classes("w-full gap-0")
@@ -379,10 +379,11 @@ def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
 
 
 def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[str, Any]:
-    """ECharts options for what was searched, by ply: win rates of the player who began, or values in a game for one."""
-    alone = game.env.spec.players == 1
+    """ECharts options for what was searched, by ply: win rates or values of the player who began."""
+    # A value v is a win rate of 50 (1 + v) percent.
+    scale, least = (50, 0) if game.has_win_rates else (1, -1)
     points = [
-        [ply, found.value if alone else 50 * (1 + (-found.value if game.turn_at(ply) else found.value))]
+        [ply, scale * (1 + (-found.value if game.turn_at(ply) else found.value)) + least]
         for ply, found in sorted(searched.items())
         if found.value is not None
     ]
@@ -397,7 +398,7 @@ def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[st
     return {
         "grid": {"left": 36, "right": 10, "top": 10, "bottom": 24},
         "xAxis": axis | {"minInterval": 1},
-        "yAxis": axis | ({"min": -1, "max": 1} if alone else {"min": 0, "max": 100}),
+        "yAxis": axis | {"min": least, "max": 2 * scale + least},
         "series": [{"type": "line", "data": points, "symbolSize": 7}],
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from podzero.evaluation.resolve import resolve
 from podzero.files.players import TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import STEP, Searched, most_visited, usual_simulations, with_simulations
-from podzero.tools.records.files import SUFFIXES, check_files, read_games
-from podzero.tools.records.games import Fault, RecordedGame
+from podzero.tools.records.files import SUFFIXES, check_files, nth_game
+from podzero.tools.records.games import RecordedGame
 from podzero.tools.records.pgn import recorded_action
 
 BATCH = 64
@@ -60,8 +60,8 @@ class Review(NamedTuple):
     simulations: int
     komi: float
     """Of a game of Go."""
-    knows_komi: bool
-    """Whether the search was told."""
+    komi_note: str
+    """What is to be said of the komi; empty if the search knows it."""
     start: float
     """The value of the initial position for the first player."""
     moves: Sequence[ReviewedMove]
@@ -77,13 +77,6 @@ class Review(NamedTuple):
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_text(self.text(), encoding="utf-8")
         return to
-
-    @property
-    def komi_note(self) -> str:
-        """What is to be said of the komi; empty if the search knows it."""
-        if self.komi == KOMI or self.knows_komi:
-            return ""
-        return f"{self.komi:g}; {self.player} knows only {KOMI}, for which its win rates are"
 
     @property
     def suffix(self) -> str:
@@ -121,36 +114,31 @@ def review(
     env = make_env(where)
     if isinstance(env, GameOfChance) or env.spec.players != 2 or env.spec.values > 1:
         raise ConfigError(f"{env.spec.name}: only zero-sum games for two without chance are reviewed")
-    recorded = _recorded(file, number, env)
+    recorded = nth_game(file, env.spec, number)
     simulations = simulations or usual_simulations(parsed) * (STEP if isinstance(parsed, TrainedPlayer) else 1)
     player = resolve(with_simulations(who, simulations), env, simulations, where.discount, keep_nodes=True)
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"player '{who}' does not search; give a trained agent or mcts:N")
-    played = _played(env, recorded, knows_komi(parsed))
+    played, told = _played(env, recorded, knows_komi(parsed)), knows_komi(parsed)
     with simulator_errors():
         found = _searched(player, played, report)
-    start, *moves = _judged(played, recorded, found)
+    points = _points(played, recorded)
+    start, *moves = _judged(played, points, found)
     first, second = (name or side for name, side in zip(recorded.players, played.sides, strict=True))
-    points = played.points / 2 + 0.5 if recorded.points is None and played.over else recorded.points
-    whole = PlayedGame(
-        first, second, tuple(played.moves), float("nan") if points is None else points,
-        end="over" if played.over else "given up",
-    )  # fmt: skip
+    whole = PlayedGame(first, second, tuple(played.moves), points)
     komi = KOMI if recorded.komi is None else recorded.komi
+    note = "" if told or komi == KOMI else f"{komi:g}; {player.name} knows only {KOMI}, for which its win rates are"
     reviewed = _reviewed(played, start, moves, found)
-    told = knows_komi(parsed)
-    return Review(recorded.where, whole, env, player.name, simulations, komi, told, start, reviewed)
+    return Review(recorded.where, whole, env, player.name, simulations, komi, note, start, reviewed)
 
 
-def _recorded(file: Path, number: int, env: Env) -> RecordedGame:
-    games = islice(read_games(file, env.spec), number - 1, None)
-    match next(games, None):
-        case None:
-            raise ConfigError(f"{file} has no game {number}")
-        case Fault() as fault:
-            raise ConfigError(f"{fault}")
-        case found:
-            return found
+def _points(game: PlayableGame, recorded: RecordedGame) -> float:
+    """The first player's, NaN if they are not known: by the rules, but in Go, whose rules count dead stones as alive,
+    by the record.
+    """
+    if recorded.points is not None and (isinstance(game.env, Go) or not game.over):
+        return recorded.points
+    return game.points / 2 + 0.5 if game.over and not game.position.view.truncated else float("nan")
 
 
 def _played(env: Env, recorded: RecordedGame, knows_komi: bool) -> PlayableGame:
@@ -165,6 +153,8 @@ def _played(env: Env, recorded: RecordedGame, knows_komi: bool) -> PlayableGame:
     for number, move in enumerate(recorded.moves, 1):
         if game.over and isinstance(env, Go):
             game.resume(unended(game.state))
+        elif game.over:
+            raise ConfigError(f"{recorded.where}: before move {number} the game is over by the rules: {game.result}")
         try:
             game.play(recorded_action(game.notation, game.legal_mask, lambda: game.state, move))
         except NotationError as error:
@@ -191,14 +181,14 @@ def _searched(player: SearchPlayer, game: PlayableGame, report: Callable[[int, i
     return found
 
 
-def _judged(game: PlayableGame, recorded: RecordedGame, found: Sequence[Searched]) -> Iterator[float]:
+def _judged(game: PlayableGame, points: float, found: Sequence[Searched]) -> Iterator[float]:
     """The value of each position for the first player; at its end a game has its result."""
     for ply, one in enumerate(found):
         assert one.value is not None
         value = float(np.clip(one.value, -1, 1))
         yield value if game.turn_at(ply) == 0 else -value
     if game.over:
-        yield game.points if recorded.points is None else 2 * recorded.points - 1
+        yield 0.0 if isnan(points) else 2 * points - 1
 
 
 def _reviewed(

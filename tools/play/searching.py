@@ -229,11 +229,8 @@ class TreeSteps:
         self._simulations, self._seconds = 1.0, _STEP_S
         # Of the current search.
         self._reused, self._spent = 0, 0.0
-        self._anew = False
-
-    def forget(self) -> None:
-        """Lets the next search share nothing with the current one."""
-        self._anew = True
+        self.anew = False
+        """Whether the next search is to share nothing with those before."""
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the search of `root`."""
@@ -262,9 +259,9 @@ class TreeSteps:
 
     def _turn_to(self, root: Root) -> None:
         start = time.perf_counter()
-        if self._anew:
+        if self.anew:
             self._tree.forget()
-            self._anew = False
+            self.anew = False
         self._tree.turn_to(next(self._keys), batch_of_one(root.limited))
         self._reused, self._spent = self._tree.simulations, time.perf_counter() - start
 
@@ -347,7 +344,7 @@ class TimedSearch:
     def forget(self) -> None:
         """Lets the next search share nothing with those before."""
         if isinstance(self._steps, TreeSteps):
-            self._steps.forget()
+            self._steps.anew = True
 
     def prepare(self, root: Root) -> None:
         """Compiles and times the search of `root`, unless that has been done."""

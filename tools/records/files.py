@@ -5,6 +5,7 @@ from __future__ import annotations
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -44,3 +45,11 @@ def read_games(file: Path, spec: EnvSpec) -> Iterator[RecordedGame | Fault]:
                 opened.seek(0)
                 lines = TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
                 yield from read_lines(lines, str(file), spec)
+
+
+def nth_game(file: Path, spec: EnvSpec, number: int = 1) -> RecordedGame:
+    """The game of this number in a file; `ConfigError` if there is none, or it cannot be read."""
+    found = next(islice(read_games(file, spec), number - 1, None), None)
+    if not isinstance(found, RecordedGame):
+        raise ConfigError(f"{found or f'{file} has no game {number}'}")
+    return found

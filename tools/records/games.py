@@ -90,7 +90,7 @@ def _game(where: str, tree: dict[str, Any], spec: EnvSpec) -> RecordedGame | Fau
         return Fault(where, "unreadable", f'"komi" is {json.dumps(komi)}, not a number')
     if type(opening := tree.get("opening_plies", 0)) is not int or opening < 0:
         raise ValueError("invalid opening_plies")
-    first, second = map(str, tree.get("players", ("", "")))
+    first, second, *_ = map(str, [*players, "", ""] if type(players := tree.get("players")) is list else ("", ""))
     return usable(RecordedGame(where, tuple(moves), _points(tree), opening, komi, (first, second)))
 
 

@@ -171,8 +171,8 @@ def _recorded(where: str, game: _Game, spec: EnvSpec) -> RecordedGame | Fault:
     if game.names and (len(stated) > 1 or not stated <= RESULTS.keys()):
         return Fault(where, "wrong result", f"its result is given as {' and '.join(sorted(stated))}")
     points = RESULTS[stated.pop()] if game.names and stated else None
-    players = game.tags.get("white", ""), game.tags.get("black", "")
-    return usable(RecordedGame(where, tuple(game.names), points, players=players))
+    first, second = (re.sub(r"\\(.)", r"\1", game.tags.get(side, "")) for side in ("white", "black"))
+    return usable(RecordedGame(where, tuple(game.names), points, players=(first, second)))
 
 
 def _foreign(tags: Mapping[str, str], spec: EnvSpec) -> str | None:

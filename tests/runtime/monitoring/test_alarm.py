@@ -5,6 +5,7 @@ import logging
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.error import HTTPError
 
 import pytest
 
@@ -35,6 +36,15 @@ def test_a_run_that_stalls_tells_once_and_once_that_it_goes_on():
         "podzero: run stalls at step 5: 10 minutes without a step and a game. the learner waits for the actors",
         "podzero: run goes on, at step 6",
     ]
+
+
+def test_a_stalled_run_that_is_stopped_does_not_go_on():
+    sent = []
+    with Alarm("run", sent.append) as alarm:
+        alarm.look(STATUS, 0.0)
+        alarm.look(STATUS, STALL_S)
+        alarm.look(replace(STATUS, phase="stopping"), STALL_S + 1)
+    assert len(sent) == 1
 
 
 def test_games_are_progress_while_replay_fills():
@@ -94,7 +104,7 @@ def test_without_a_webhook_nothing_is_done():
     assert alarm._waiting.empty()
 
 
-def test_a_message_is_posted_in_the_fields_that_chats_read(monkeypatch):
+def test_a_message_is_posted_as_chats_read_it(monkeypatch):
     received = []
 
     class Chat(BaseHTTPRequestHandler):
@@ -113,7 +123,20 @@ def test_a_message_is_posted_in_the_fields_that_chats_read(monkeypatch):
             alarm.tell("has ended: 5 minutes are reached")
         server.shutdown()
     text = "podzero: mine has ended: 5 minutes are reached"
-    assert received == [{"text": text, "content": text}]
+    assert received == [{"text": text}]
+
+
+def test_discord_reads_another_field_and_refuses_programs_without_a_name(monkeypatch):
+    sent = []
+
+    def opened(request, timeout):
+        sent.append((json.loads(request.data), request.get_header("User-agent"), timeout))
+        return HTTPError("", 200, "", {}, None)
+
+    monkeypatch.setattr(module.urllib.request, "urlopen", opened)
+    with open_alarm("https://discord.com/api/webhooks/1/x", "mine") as alarm:
+        alarm.tell("has ended")
+    assert sent == [({"content": "podzero: mine has ended"}, "podzero", 10.0)]
 
 
 def test_what_is_no_address_is_refused(monkeypatch):

@@ -44,10 +44,10 @@ def test_an_agent_acts_in_the_environment_that_it_makes(cartpole):
 
 
 def test_an_episode_is_that_of_the_command(cartpole, command):
-    played = cartpole.rollout(seed=5)
-    assert played.total == played.length
-    _, out, _ = command("evaluate", cartpole.name, "--games", "1", "--seed", "5", "--json")
-    assert json.loads(out)["mean_return"] == played.total
+    played = cartpole.rollout(seed=5, episodes=2)
+    assert played.returns.tolist() == played.lengths.tolist()
+    _, out, _ = command("evaluate", cartpole.name, "--games", "2", "--seed", "5", "--json")
+    assert json.loads(out)["mean_return"] == played.returns.mean()
 
 
 @pytest.mark.parametrize(

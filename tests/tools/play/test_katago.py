@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from podzero.evaluation.resolve import Outlook
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.katago import KataGoServer
 
 SIZE, SQUARES = 7, 49
@@ -113,6 +114,33 @@ def test_moves_are_chosen_by_avoid_and_allow(ask):
     assert {one["move"] for one in chosen["moveInfos"]} == {"G1", "F1", "pass"}
 
 
+def test_limits_of_the_other_player_have_no_effect(ask):
+    limits = [{"player": "W", "moves": ["A7"]}]
+    first, second = ask(query(moves=[("B", "G1")], analyzeTurns=[0, 1], avoidMoves=limits))
+    assert [one["moveInfos"][0]["move"] for one in (first, second)] == ["A7", "B7"]
+
+
+def test_a_game_that_goes_on_is_not_replayed(ask, monkeypatch):
+    played, play = [], PlayableGame.play
+    monkeypatch.setattr(PlayableGame, "play", lambda game, move: (played.append(move), play(game, move))[1])
+    moves = [("B", "D4"), ("W", "E5"), ("B", "C3"), ("W", "F4")]
+    grown = [query(str(number), moves[:number]) for number in (1, 2, 4, 3)]
+    other = [
+        query("other", [("B", "D4"), ("W", "A1")]),
+        query("white", [("W", "D4"), ("B", "E5")]),
+        query("wrong", [("W", "Z9")]),
+    ]
+    answers = ask(*grown, *other, query("again", [("W", "D4"), ("B", "A1")]), look=None)
+    by_id = {one["id"]: one for one in answers}
+    assert [move for move in played if isinstance(move, str) and move != "pass"] == [
+        "D4", "E5", "C3", "F4", "A1", "D4", "E5", "Z9", "A1",
+    ]  # fmt: skip
+    movers = {
+        name: by_id[name]["rootInfo"]["currentPlayer"] for name in ("1", "2", "4", "3", "other", "white", "again")
+    }
+    assert movers == {"1": "W", "2": "B", "4": "B", "3": "W", "other": "B", "white": "W", "again": "W"}
+
+
 def test_without_a_network_or_its_ownership_there_is_no_score(ask):
     def no_ownership(states):
         return black_owns_half(states)._replace(ownership=None)
@@ -182,7 +210,6 @@ def test_versions_models_and_caches(ask):
         ({"overrideSettings": {"maxTime": -1}}, "overrideSettings", "maxTime: Input should be greater than 0"),
         ({"overrideSettings": {"reportAnalysisWinratesAs": "ME"}}, "overrideSettings", "'BLACK', 'WHITE'"),
         ({"avoidMoves": [{"player": "B", "moves": ["A1"], "untilDepth": 3}]}, "avoidMoves", "untilDepth"),
-        ({"avoidMoves": [{"player": "W", "moves": ["A1"]}]}, "avoidMoves", "player to move"),
         ({"allowMoves": [{"player": "B", "moves": ["Z1"]}]}, "allowMoves", "not a move"),
         ({"includeOwnership": "yes"}, "includeOwnership", "valid boolean"),
         ({"action": "dance"}, "action", "is not one of query_version"),
@@ -206,6 +233,8 @@ def test_an_occupied_list_of_moves_left_is_refused(ask):
 @pytest.mark.parametrize(
     "line",
     [
+        '{"id": "a", "moves": [], "boardXSize": 7, "boardYSize": 7, "deep": ' + "[" * 300 + "]" * 300 + "}",
+        '{"id": "\\ud800", "moves": [], "boardXSize": 7, "boardYSize": 7}',
         "nonsense",
         "[1]",
         "3",

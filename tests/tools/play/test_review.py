@@ -71,10 +71,27 @@ def test_the_record_says_who_won_where_the_rules_do_not(by_lowest, written):
     file = written("g.sgf", "(;GM[1]SZ[7]PB[Ann \\] Ä]PW[Bob]RE[W+R]KM[5.5];B[dd];W[cc])")
     found = review(file, "mcts:8", game="go_7x7")
     assert found.game[:2] == ("Ann ] Ä", "Bob")
-    assert (found.game.points, found.game.end) == (0.0, "given up")
+    assert (found.game.points, found.game.end) == (0.0, "over")
     read = sgf.Sgf_game.from_string(found.text())
     assert (read.get_komi(), read.get_winner(), read.get_player_name("b")) == (5.5, "w", "Ann ] Ä")
     assert found.komi_note == ""
+
+
+def test_the_rules_say_who_won_where_the_record_is_wrong(by_lowest, written):
+    found = review(written("g.pgn", "1. f3 e5 2. g4 Qh4# 1-0"), "mcts:8", game="chess")
+    assert (found.game.points, found.moves[-1].value) == (0.0, -1.0)
+
+
+def test_a_draw_that_the_players_agreed_on_is_one(by_lowest, written):
+    found = review(written("g.pgn", "1. e4 e5 1/2-1/2"), "mcts:8", game="chess")
+    text = found.text()
+    assert '[Result "1/2-1/2"]' in text
+    assert "Termination" not in text
+
+
+def test_names_in_a_file_cannot_act_on_the_terminal(by_lowest, written, capsys):
+    print_review(review(written("g.sgf", "(;GM[1]SZ[7]PB[\x1b[2JAnn\\]];B[dd])"), "mcts:8", game="go_7x7"), 5)
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_an_sgf_with_notes_has_win_rates_comments_and_variations(by_lowest, written):
@@ -140,6 +157,12 @@ def test_a_better_line_follows_the_tree(written):
         ("g.sgf", "(;GM[1]SZ[7]CA[UTF-7];B[dd]C[\u00e4])", "go_7x7", "it is not in UTF-7"),
         ("g.jsonl", '{"moves": [3]}', "2048", "only zero-sum games for two without chance"),
         ("g.jsonl", '{"moves": [3]}', "cartpole", "single-agent environment"),
+        (
+            "g.jsonl",
+            '{"moves": [0, 3, 1, 4, 2, 5]}',
+            "tic_tac_toe",
+            "the game is over by the rules: first",
+        ),
         ("g.jsonl", '{"moves": [99]}', "tic_tac_toe", "move 1: '99' is not the number of a move"),
     ],
 )

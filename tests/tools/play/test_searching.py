@@ -99,7 +99,20 @@ def test_the_chart_has_a_point_for_each_searched_position_for_the_player_who_beg
     game = PlayableGame(env)
     game.restart([0, 3, 1])
     searched = {2: Searched(1, value=-0.3), 0: Searched(0), 1: Searched(3, value=0.1)}
-    assert page.value_chart(game, searched)["series"][0]["data"] == [[1, -0.1], [2, -0.3]]
+    chart = page.value_chart(game, searched)
+    assert [one[0] for one in chart["series"][0]["data"]] == [1, 2]
+    # In percent: the second player, who is to move at ply 1, sees 0.1 for itself.
+    assert [one[1] for one in chart["series"][0]["data"]] == pytest.approx([45, 35])
+    assert (chart["yAxis"]["min"], chart["yAxis"]["max"]) == (0, 100)
+
+
+def test_the_chart_has_values_where_they_are_no_win_rates(page):
+    game = PlayableGame(make_env("backgammon"))
+    assert not game.has_win_rates
+    assert game.meaning(0.25) == "value +0.250"
+    chart = page.value_chart(game, {0: Searched(0, value=0.25)})
+    assert (chart["yAxis"]["min"], chart["yAxis"]["max"]) == (-1, 1)
+    assert chart["series"][0]["data"] == [[0, pytest.approx(0.25)]]
 
 
 # Clocks, and the limits of `go`.

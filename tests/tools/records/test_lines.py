@@ -23,6 +23,16 @@ def kinds(found):
     return [found.kind for found in found if isinstance(found, Fault)]
 
 
+@pytest.mark.parametrize(
+    ("players", "names"), [('["a", "b"]', ("a", "b")), ('["a"]', ("a", "")), ("null", ("", "")), ('"ab"', ("", ""))]
+)
+def test_names_of_players_are_read_and_no_game_is_left_out_for_them(players, names):
+    (found,) = read_lines(
+        [f'{{"moves": [4], "result": "1-0", "players": {players}}}'], "f", make_env("tic_tac_toe").spec
+    )
+    assert found.players == names
+
+
 def test_games_that_podzero_has_recorded_are_read():
     games = [PlayedGame("a", "b", (3, 2), 1.0, end="given up"), PlayedGame("a", "b", (3, 2), 0.5, end="cut off")]
     lines = [json.dumps({"pair": 1} | game_to_tree(game)) for game in games]
