@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from podzero.config import BUILTIN_GAMES
 from podzero.core.types import SearchedNodes
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
@@ -107,7 +108,7 @@ def test_the_chart_has_a_point_for_each_searched_position_for_the_player_who_beg
 
 
 def test_the_chart_has_values_where_they_are_no_win_rates(page):
-    game = PlayableGame(make_env("backgammon"))
+    game = PlayableGame(make_env(BUILTIN_GAMES["backgammon"]))
     assert not game.has_win_rates
     assert game.meaning(0.25) == "value +0.250"
     chart = page.value_chart(game, {0: Searched(0, value=0.25)})
