@@ -77,7 +77,8 @@ def main() -> None:
 
 def results_page() -> str:
     """docs/results.md."""
-    return page_of_results({name: _load(name) for name in EXPERIMENTS}, _load("paired"))
+    experiments = {name: _load(name) for name in EXPERIMENTS}
+    return page_of_results(experiments, _load("paired"), _load("what_search_buys"))
 
 
 def strength_page() -> str:

@@ -39,18 +39,18 @@ DRAWN = {
 """How the positions of a judgement were drawn, by `drawn` of a result."""
 
 
-def page_of_results(experiments: Mapping[str, Json], pairs: Json) -> str:
+def page_of_results(experiments: Mapping[str, Json], pairs: Json, bought: Json) -> str:
     """The page.
 
     Args:
       experiments: the files of `benchmarks/results`, by the name of the experiment, in the order of the rows.
       pairs: `paired.json` there.
+      bought: `what_search_buys.json` there.
     """
     header = ("experiment", "training", "result", "commands", "measured")
     rows = [row for name, results in experiments.items() for row in result_rows(name, results)]
-    return "\n".join(
-        ["# Results", "", METHOD, "", *table(header, rows), "", without_search(experiments["ppo_breakout"], pairs), ""]
-    )
+    said = [without_search(experiments["ppo_breakout"], pairs), "", in_connect_four(bought)]
+    return "\n".join(["# Results", "", METHOD, "", *table(header, rows), "", *said, ""])
 
 
 def without_search(ppo: Json, pairs: Json) -> str:
@@ -62,6 +62,25 @@ def without_search(ppo: Json, pairs: Json) -> str:
         f"What search buys in Breakout for equal time: nothing. On one core, {len(without)} seeds of `docs/ppo.py` get "
         f"{_listed(without)} in {ppo['minutes']} minutes, {len(with_search)} seeds of `minatar_breakout` "
         f"{_listed(with_search)} in 16 (`paired.json`): without search an actor takes some twenty times as many steps."
+    )
+
+
+def in_connect_four(bought: Json) -> str:
+    """A sentence about connect four, learned with search and without."""
+    shares = {
+        (way, measure): _listed([100 * pair[way][measure] for pair in bought["pairs"]])
+        for way in ("with_search", "without")
+        for measure in ("keeps_value", "network_alone")
+    }
+    with_search, without = (
+        f"{shares[way, 'keeps_value']}%, and the network alone in {shares[way, 'network_alone']}%"
+        for way in ("with_search", "without")
+    )
+    return (
+        "What search buys in connect four for equal time: on a core, a search of 32 simulations keeps the game's value "
+        f"after {bought['minutes']} minutes of self-play by search in {with_search} of {bought['positions']:,} "
+        f"positions; after as many of `docs/ppo.py` in {without} ({len(bought['pairs'])} seeds each; "
+        "`benchmarks/results/what_search_buys.json`)."
     )
 
 

@@ -135,10 +135,25 @@ def make_play(
         return jax.vmap(optax.tree.where)(after.done, start(start_key), played), moves
 
     def play(params: Params, earlier: Params, key: Array, games: Games) -> tuple[Games, Moves, jax.Array]:
-        games, moves = jax.lax.scan(partial(move, params, earlier), games, jax.random.split(key, MOVES))
-        return games, moves, network.apply(params, view(games.states).observation)[1]
+        games, moves = repeated(partial(one_move, params, earlier), games, jax.random.split(key, MOVES))
+        return games, moves, values(params, games.states)
 
-    return jax.jit(start), jax.jit(play)
+    one_move = jax.jit(move)
+    values = jax.jit(lambda params, states: network.apply(params, view(states).observation)[1])
+    return jax.jit(start), play
+
+
+def repeated[Carry](step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, rows: Array) -> tuple[Carry, Any]:
+    """`jax.lax.scan` over a compiled step. XLA on a CPU computes convolutions in a loop without its fast routines, so
+    that the loop there is Python's.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.lax.scan(step, carry, rows)
+    found = []
+    for row in rows:
+        carry, one = step(carry, row)
+        found.append(one)
+    return carry, jax.tree.map(lambda *each: jnp.stack(each), *found)
 
 
 def log_probabilities(logits: jax.Array, legal: Array, action: Array) -> jax.Array:
@@ -196,24 +211,25 @@ def make_update(
     It returns the mean loss after parameters and state.
     """
 
+    @jax.jit
+    def learn(batch: Any, carry: tuple[Params, Any], rows: Array) -> tuple[tuple[Params, Any], jax.Array]:
+        params, opt_state = carry
+        part = jax.tree.map(lambda leaf: leaf[rows], batch)
+        loss, gradients = jax.value_and_grad(lambda params: ppo_loss(network, params, *part))(params)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
     def update(params: Params, opt_state: Any, key: Array, moves: Moves, last: Array) -> tuple[Params, Any, jax.Array]:
-        advantage = advantages(moves, last)
+        advantage = jax.jit(advantages)(moves, last)
         batch = jax.tree.map(jnp.concatenate, (moves, advantage, advantage + moves.value))
         size = batch[1].shape[0] // PARTS * PARTS
 
-        def learn(carry: tuple[Params, Any], rows: Array) -> tuple[tuple[Params, Any], jax.Array]:
-            params, opt_state = carry
-            part = jax.tree.map(lambda leaf: leaf[rows], batch)
-            loss, gradients = jax.value_and_grad(lambda params: ppo_loss(network, params, *part))(params)
-            updates, opt_state = optimizer.update(gradients, opt_state, params)
-            return (optax.apply_updates(params, updates), opt_state), loss
-
         orders = [jax.random.permutation(each, batch[1].shape[0])[:size] for each in jax.random.split(key, PASSES)]
         rows = jnp.concatenate(orders).reshape(PASSES * PARTS, -1)
-        (params, opt_state), losses = jax.lax.scan(learn, (params, opt_state), rows)
+        (params, opt_state), losses = repeated(partial(learn, batch), (params, opt_state), rows)
         return params, opt_state, jnp.mean(losses)
 
-    return jax.jit(update)
+    return update
 
 
 def run(
