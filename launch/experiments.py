@@ -73,7 +73,7 @@ def zoo(as_json: Json = False) -> None:
         for sentence in card["judged"]:
             console.print(f"  {sentence}", highlight=False)
         console.print(f"  {card['command']}  (commit {card['commit']}, {card['date']})", highlight=False, style="dim")
-    console.print(f"\nPlay: podzero play {next(iter(cards))} --web", highlight=False)
+    console.print("\nPlay in the browser: podzero demo go_9x9", highlight=False)
 
 
 def check_env(

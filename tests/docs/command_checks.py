@@ -69,6 +69,7 @@ NOT_CHECKED = {
     "kubectl": "needs a cluster; docs/tpu.md runs with a stand-in",
     "pipx": "needs a package index",
     "ssh": "needs another machine",
+    "uvx": "needs the address of the repository",
     "tensorboard": "tests/docs/test_command_runs.py runs it",
     "xprof": "is a package that podzero does not need",
 }

@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = (
     ".", ".ci/run", "bash", "curl", "docker", "echo", "export", "gcloud", "git", "jupyter", "kubectl", "pip", "pipx",
-    "podzero", "pytest", "python", "python3.11", "python3.13", "ray", "ssh", "taskset", "tensorboard", "uv",
+    "podzero", "pytest", "python", "python3.11", "python3.13", "ray", "ssh", "taskset", "tensorboard", "uv", "uvx",
 )  # fmt: skip
 """What a command line begins with."""
 VERBS = (
