@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 from cloud_tools import BODIES, stand_in
@@ -36,6 +37,9 @@ def named(found):
 @pytest.mark.parametrize("command", named(QUICK))
 def test_a_quick_command_runs(command, beside_pages, monkeypatch, capfd):
     write_runs(command.arguments)
+    for option, name in pairwise(command.arguments):
+        if option == "--env":
+            monkeypatch.setenv(name, "value")
     monkeypatch.setattr(sys, "argv", ["podzero", *command.arguments])
     (beside_pages / "stdin").write_text(command.stdin)
     with open("stdin") as stdin:
