@@ -151,7 +151,7 @@ def review(
     found = run(file.expanduser(), by, number, simulations, game, report)
     if not as_json:
         print_review(found, moves)
-    to = found.write(to or file.with_name(f"{file.stem}.review{found.suffix}"))
+    to = found.write((to or file.with_name(f"{file.stem}.review{found.suffix}")).expanduser())
     if as_json:
         told = {"first": found.game.first, "second": found.game.second, "by": found.player, "start": found.start}
         print_json(told | {"moves": [one._asdict() for one in found.moves], "written": str(to)})

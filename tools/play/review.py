@@ -119,7 +119,7 @@ def review(
     player = resolve(with_simulations(who, simulations), env, simulations, where.discount, keep_nodes=True)
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"player '{who}' does not search; give a trained agent or mcts:N")
-    played, told = _played(env, recorded, knows_komi(parsed)), knows_komi(parsed)
+    played = _played(env, recorded, told := knows_komi(parsed))
     with simulator_errors():
         found = _searched(player, played, report)
     points = _points(played, recorded)
