@@ -19,9 +19,10 @@ short intervals where few games were lost, and none for undefeated players (`ben
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from statistics import fmean, stdev
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy import special
@@ -71,6 +72,46 @@ def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
     # Not `scipy.stats.t.ppf`, which computes the same: importing `scipy.stats` takes a second.
     spread = float(special.stdtrit(trials - 1, 0.975)) * deviation / math.sqrt(trials)
     return mean - spread, mean + spread
+
+
+def interquartile_mean(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """The mean of the middle half of the values, with the 95% interval of the bootstrap over them.
+
+    From Agarwal et al. (2021, https://arxiv.org/abs/2108.13264), for the results of several seeds. With few of them the
+    interval is too short. `values` are `[N, ...]`; returns three arrays `[...]`.
+    """
+    drawn = np.random.default_rng(0).integers(len(values), size=(REPLICATES, len(values)))
+    low, high = np.quantile(_middle(values[drawn], axis=1), [0.025, 0.975], axis=0)
+    return _middle(values, axis=0), low, high
+
+
+def _middle(values: Floats, axis: int) -> Floats:
+    """The mean without the quarters of the values, rounded down, at either end."""
+    count = values.shape[axis]
+    kept = np.arange(count // 4, count - count // 4)
+    return np.asarray(np.take(np.sort(values, axis), kept, axis).mean(axis))
+
+
+class Difference(NamedTuple):
+    """A mean difference between pairs, such as runs of equal seeds; without an interval if there is one pair."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> Self | None:
+        """The mean of the pairs' `differences` with Student's 95% interval; None without pairs."""
+        if not differences:
+            return None
+        mean, count = fmean(differences), len(differences)
+        low, high = student(mean, stdev(differences), count) if count > 1 else (None, None)
+        return cls(mean, low, high, count)
+
+    def __str__(self) -> str:
+        interval = "no interval" if self.low is None else f"{self.low:+.3g} to {self.high:+.3g}"
+        return f"{self.mean:+.4g} ({interval}; {self.pairs} pair{'s' if self.pairs > 1 else ''})"
 
 
 class Unit(NamedTuple):

@@ -254,11 +254,14 @@ def place(experiment: Experiment, plain: Experiment | None, held: Mapping[str, E
 def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
     """The arguments of `podzero train` that continue the run in `root`, which has ended.
 
-    If it has reached a limit, `done` has its minutes, steps, games, hours and cost as far as they are known,
-    and the arguments double the limits. None if it ended for another reason.
+    If it has reached a limit, `done` is what it has done (`StopConfig.done`) as far as that is known, and the arguments
+    double the limits; a score that has been reached is no limit any more. None if it ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
-    higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]
+    higher = [
+        "stop.score=null" if name == "score" else f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}"
+        for name, limit in limits.items()
+    ]
     return shlex.join([str(root), *higher])
 
 
@@ -371,14 +374,12 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None)
         return
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
     counters, steps = (found.counters, found.step) if found else ({}, 0)
-    minutes, games = counters.get("elapsed_s", 0.0) / 60, counters.get("games", 0.0)
     hours = max(sum(spent(workdir).values()), counters.get("nodes_s", 0.0)) / 3600
-    cost = experiment.cluster.cost(hours)
-    if (reached := experiment.stop.reached(minutes, steps, games, hours, cost)) is not None:
-        done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}
+    done = experiment.stop.done(counters, steps, hours, experiment.cluster.cost(hours))
+    if (reached := experiment.stop.reached(done)) is not None:
         raise ConfigError(
-            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {steps} steps, {games:.0f} "
-            f"games and {hours:.1f} hours in all; raise the limit to train longer, for example: "
+            f"{workdir.root} has already reached {reached}, after {done['minutes']:.1f} minutes, {steps} steps, "
+            f"{done['games']:.0f} games and {hours:.1f} hours in all; raise the limit to train longer, for example: "
             f"podzero train {continuation(experiment, workdir.root, done)}"
         )
 

@@ -330,10 +330,12 @@ def _write_run(checkpoint: Checkpoint) -> None:
     store_of(file).put(file)
 
 
-def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -> None:
-    """Deletes the snapshots in `folder` that `kept_snapshots` leaves out, given the run's rating ladder."""
+def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any], best: int = -1) -> None:
+    """Deletes the snapshots in `folder` that `kept_snapshots` leaves out, given the run's rating ladder, but not that
+    of step `best`.
+    """
     steps = step_folders(folder)
-    for step in set(steps) - kept_snapshots(steps, newest, rated_steps(ladder)):
+    for step in set(steps) - kept_snapshots(steps, newest, rated_steps(ladder)) - {best}:
         store_of(folder).delete(step_folder(folder, step))
 
 

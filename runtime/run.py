@@ -261,9 +261,9 @@ class Run:
 
     def _limit(self) -> str | None:
         """The limit that is reached, in words."""
-        done, hours = self._monitor.counters(now := time.monotonic()), self._monitor.nodes_s(now) / 3600
-        cost = self._experiment.cluster.cost(hours)
-        limit = self._experiment.stop.reached(done["elapsed_s"] / 60, self._monitor.step, done["games"], hours, cost)
+        counters, hours = self._monitor.counters(now := time.monotonic()), self._monitor.nodes_s(now) / 3600
+        stop, cost = self._experiment.stop, self._experiment.cluster.cost(hours)
+        limit = stop.reached(stop.done(counters, self._monitor.step, hours, cost))
         return None if limit is None else f"{limit} is reached"
 
     def _save(self) -> None:

@@ -264,7 +264,8 @@ class Saver:
         step = int(state.learner.leader.actor.ask("snapshot"))
         if step <= 0:
             self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
-        checkpoints.delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, self._newest_ladder(state))
+        best, ladder = int(state.counters.get("best_step", -1)), self._newest_ladder(state)
+        checkpoints.delete_old_snapshots(self._workdir.snapshots, NEWEST_SNAPSHOTS, ladder, best)
         return step
 
     def _newest_ladder(self, state: SaveState) -> Mapping[str, Any]:

@@ -49,6 +49,7 @@ from podzero.config.networks import OwnModelConfig as OwnModelConfig
 from podzero.config.networks import OwnNetworkConfig as OwnNetworkConfig
 from podzero.config.networks import ResNetConfig as ResNetConfig
 from podzero.config.networks import TransformerConfig as TransformerConfig
+from podzero.config.running import SCORES as SCORES
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -187,6 +189,10 @@ class ClusterConfig(Section):
         return self.slices * self.tpu.hosts if self.tpu else self.hosts or 1
 
 
+SCORES = ("keeps_value", "mean_return", "elo")
+"""The metrics of an evaluation, `evaluation/...`; the first that it has is its score, by which snapshots compare."""
+
+
 class StopConfig(Section):
     """Limits of a run, counted over all resumptions; the first one reached ends it."""
 
@@ -201,14 +207,31 @@ class StopConfig(Section):
     for nodes."""
     cost: PositiveFloat | None = None
     """What these hours cost by `cluster.price_per_hour`."""
+    score: float | None = None
+    """The score of an evaluation: the share of moves that keep the game's value where a solver judges, else the mean
+    return of one player, else the Elo rating."""
+    patience: PositiveInt | None = None
+    """Evaluations in a row that are no better than the best one before."""
 
     @property
     def unlimited(self) -> bool:
-        """Whether there is no limit."""
-        return not self.model_dump(exclude_none=True)
+        """Whether no limit is certain to be reached."""
+        return not self.model_dump(exclude_none=True, exclude={"score", "patience"})
 
-    def reached(self, minutes: float, steps: int, games: float, hours: float, cost: float | None) -> str | None:
-        """The first limit that a run has reached, for example `stop.steps=1000`, or None."""
-        done = {"minutes": minutes, "steps": steps, "games": games, "hours": hours, "cost": cost or 0.0}
+    @staticmethod
+    def done(counters: Mapping[str, float], steps: float, hours: float, cost: float | None) -> dict[str, float]:
+        """What a run has done, by the names of the limits, from its counters (`Monitor.counters`)."""
+        return {
+            "minutes": counters.get("elapsed_s", 0.0) / 60,
+            "steps": steps,
+            "games": counters.get("games", 0.0),
+            "hours": hours,
+            "cost": cost or 0.0,
+            "score": counters.get("best_score", -math.inf),
+            "patience": counters.get("evaluations_since_best", 0.0),
+        }
+
+    def reached(self, done: Mapping[str, float]) -> str | None:
+        """The first limit that a run has reached, for example `stop.steps=1000`, or None; `done` as `done` returns."""
         limits = self.model_dump(exclude_none=True).items()
         return next((f"stop.{name}={limit:g}" for name, limit in limits if done[name] >= limit), None)

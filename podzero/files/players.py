@@ -13,6 +13,7 @@ uci:COMMAND; LINE a chess program, with lines such as `setoption name Hash value
 usi:COMMAND; LINE the same for shogi
 runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
+runs/mine@best    its snapshot with the best score of an evaluation
 zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
 
 This module imports neither JAX nor environments, so that wrong names are refused at once.

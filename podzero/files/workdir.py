@@ -344,16 +344,28 @@ def sweep_runs(folder: Path) -> list[Path]:
 
 
 def split_step(name: str) -> tuple[Path, int | None] | None:
-    """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory."""
+    """The directory and the step of `DIR`, `DIR@STEP` or `DIR@best`; None if there is no such directory."""
     # The name of a directory may itself contain an @.
     if _is_directory(name):
         return Path(name), None
     folder, at, step = name.rpartition("@")
     if not at or not _is_directory(folder):
         return None
+    if step == "best":
+        return Path(folder), best_step(Workdir(folder))
     if not STEP_NAME.fullmatch(step):
-        raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
+        raise ConfigError(f"{name}: expected a learner step or `best` after the @, for example {folder}@1200")
     return Path(folder), int(step)
+
+
+def best_step(workdir: Workdir) -> int:
+    """The learner step of the snapshot with the best score of an evaluation, by the run's status."""
+    workdir.refresh()
+    try:
+        return int(parse_json(workdir.status_file.read_text(encoding="utf-8"))["best"]["best_step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        why = "no snapshot of this run has been judged, or its status is damaged"
+        raise ConfigError(f"{workdir.root}@best: {why}; name one by its step") from None
 
 
 def _is_directory(name: str) -> bool:
@@ -388,11 +400,11 @@ def step_folder(parent: Path, step: int) -> Path:
     return parent / f"{step:09d}"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file: readers see the old text or the new one, never a part, even after a power failure."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file: readers see the old content or the new one, never a part, even after a power failure."""
     # Each process has its own, since several may write the same file; in the same folder, so that the rename is atomic.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     sync(temporary)
     os.replace(temporary, path)
     # The new name is an entry of the folder, and on disk only with it.

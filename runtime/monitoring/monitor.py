@@ -10,7 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from podzero.config import Experiment
+from podzero.config import SCORES, Experiment
 from podzero.core.clock import REPORT_EVERY_S, REST, share_of_rest, whole
 from podzero.runtime.monitoring.goodput import PaidTime, learner_shares
 from podzero.runtime.monitoring.ledger import Books
@@ -44,6 +44,29 @@ _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 _CAUSES: Mapping[Phase, str] = {"starting": "start", "stopping": "checkpoint", "judging": "idle", "ended": "idle"}
 """What a phase that the metrics cannot tell costs (`goodput.CAUSES`)."""
+
+
+@dataclass
+class BestSnapshot:
+    """The judged snapshot with the best score (`SCORES`), and how many evaluations since were no better."""
+
+    score: float = -math.inf
+    step: int = -1
+    evaluations_since: int = 0
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Adds the metrics of an evaluation; those without a score are left out."""
+        score = next((metrics[name] for name in map("evaluation/{}".format, SCORES) if name in metrics), math.nan)
+        if score > self.score:
+            self.score, self.step, self.evaluations_since = score, int(metrics["evaluation/step"]), 0
+        elif math.isfinite(score):
+            self.evaluations_since += 1
+
+    def counters(self) -> dict[str, float]:
+        """What a checkpoint stores; empty before the first evaluation."""
+        since = float(self.evaluations_since)
+        known = {"best_score": self.score, "best_step": float(self.step), "evaluations_since_best": since}
+        return known if self.step >= 0 else {}
 
 
 @dataclass
@@ -90,6 +113,8 @@ class Monitor:
         """How many samples of each replay table a batch has."""
         shards = experiment.replay_shards
         self._books = {table: Books(table, shards, now, restored) for table in self._trained if shards}
+        since = int(restored.get("evaluations_since_best", 0))
+        self._best = BestSnapshot(restored.get("best_score", -math.inf), int(restored.get("best_step", -1)), since)
         self._step = step
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
@@ -123,22 +148,29 @@ class Monitor:
             elif math.isfinite(value):
                 self._totals[quantity] += value
                 self._rates[quantity].add(now, self._totals[quantity])
-        version, learner = metrics.get("selfplay/version", metrics.get("acting/version")), self._gauges["learner"]
-        if version is not None and (steps := learner.get("learner/publish_steps")):
-            # What the learner has published since its last report is estimated: a report is up to two seconds old.
-            heard_at = self._reported_at["learner"]
-            since = min(now - heard_at, REPORT_EVERY_S) * self._rates["steps"].per_s(heard_at)
-            newest = learner.get("learner/published", version) + since
-            gauges["actor/lag"] = max(0.0, (newest - version) // steps)
+        gauges |= self._lag(metrics, now)
         self._gauges[worker] = merge_metrics(self._gauges[worker], gauges)
         if worker == "learner" and self._forced is None:
             self._account(metrics, now)
+        if "evaluation/step" in metrics:
+            self._best.add(metrics)
         step = metrics.get("learner/step")
         if step is not None:
             if step > self._step and not self._has_trained:
                 self._training.started_at = now
             self._step = int(step)
             self._rates["steps"].add(now, step)
+
+    def _lag(self, metrics: Mapping[str, float], now: float) -> dict[str, float]:
+        """How many publications the parameters are behind that an actor's report names; empty if it names none."""
+        version, learner = metrics.get("selfplay/version", metrics.get("acting/version")), self._gauges["learner"]
+        if version is None or not (steps := learner.get("learner/publish_steps")):
+            return {}
+        # What the learner has published since its last report is estimated: a report is up to two seconds old.
+        heard_at = self._reported_at["learner"]
+        since = min(now - heard_at, REPORT_EVERY_S) * self._rates["steps"].per_s(heard_at)
+        newest = learner.get("learner/published", version) + since
+        return {"actor/lag": max(0.0, (newest - version) // steps)}
 
     def _account(self, metrics: Mapping[str, float], now: float) -> None:
         """Divides the time since the learner's last report by what this one says."""
@@ -195,7 +227,7 @@ class Monitor:
         counters["training_s"] = self._paid.seconds(now)["training"]
         for books in self._books.values():
             counters |= books.counters()
-        return {name: self._totals[name] for name in RESUMED_COUNTERS} | counters
+        return {name: self._totals[name] for name in RESUMED_COUNTERS} | self._best.counters() | counters
 
     def elapsed_s(self, now: float) -> float:
         """Seconds of training: from the first learner step of each start on."""
@@ -247,6 +279,7 @@ class Monitor:
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=_whole(evaluator.get("evaluation/step")),
+            best=self._best.counters(),
             acting_return=self._mean_over("actor", "acting/mean_return"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
             checkpoint_step=_whole(driver.get("checkpoint/step")),

@@ -101,6 +101,9 @@ class RunStatus:
     """Half-width of the 95% confidence interval of the difference from the previous rating."""
     rated_step: int | None = None
     """Learner step of these parameters."""
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The snapshot with the best score of an evaluation so far: `best_score` (`config.running.SCORES`), `best_step`,
+    and how many evaluations since were no better (`evaluations_since_best`). Empty before the first one."""
     mean_return: float | None = None
     """Mean return of the last evaluation's episodes, in single-player environments."""
     std_return: float | None = None

@@ -208,3 +208,5 @@ def test_a_run_that_was_stopped_goes_on_with_its_limits(runs):
     found = start("tic_tac_toe", "stop.steps=90")
     assert continuation(found.experiment, found.root, None) == "runs/tic_tac_toe"
     assert "stop.steps=180" in continuation(found.experiment, found.root, {})
+    stopped = load("tic_tac_toe", ["stop.score=0.9"])
+    assert "stop.score=null" in continuation(stopped, found.root, {})

@@ -186,6 +186,8 @@ def test_snapshots_are_read_on_another_machine_as_long_as_they_are_kept(workdir,
     reader = Workdir("gs://b/run").snapshots
     assert load_snapshot(reader).params["w"].tolist() == [3.0, 3.0]
     assert load_snapshot(reader, 1).params["w"].tolist() == [1.0, 1.0]
+    delete_old_snapshots(workdir.snapshots, 1, {}, best=1)
+    assert step_folders(reader) == [1, 3]
     delete_old_snapshots(workdir.snapshots, 1, {})
     assert step_folders(reader) == [3]
     assert [path.name for path in reader.iterdir() if not path.name.startswith(".")] == ["000000003"]

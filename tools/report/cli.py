@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,9 +15,12 @@ from podzero.tools.commands.listen_address import free_address
 from podzero.tools.commands.options import Json, ListenHost, ListenPort, Trained
 from podzero.tools.commands.printing import Rows, measure, print_json, print_result, print_tables, share
 from podzero.tools.report.comparison import compare as side_by_side
+from podzero.tools.report.comparison import overlaid
+from podzero.tools.report.curves import SUFFIXES, make_curves
 from podzero.tools.report.info import agent_info
 from podzero.tools.report.page import make_comparison, make_report
 from podzero.tools.report.record import RunReader, read_runs
+from podzero.tools.report.sections import measured
 
 _Directories = Annotated[
     list[Path],
@@ -27,13 +30,21 @@ _Directories = Annotated[
 ]
 _Output = Annotated[
     Path | None,
-    typer.Option(help="The file to write.", show_default="report.html in DIR; comparison.html in the first"),
+    typer.Option(
+        help="The file to write: a page, or the curves as .csv or .pdf.",
+        show_default="report.html in DIR; comparison.html in the first",
+    ),
+]
+_Over = Annotated[
+    Literal["hours", "steps", "games"] | None,
+    typer.Option(help="The horizontal axis of a PDF.", show_default="hours"),
 ]
 
 
 def report(
     directories: _Directories,
     output: _Output = None,
+    over: _Over = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve it as a page, kept up to date until Ctrl-C.")] = False,
     host: ListenHost = None,
     port: ListenPort = None,
@@ -43,6 +54,7 @@ def report(
 
     The file is self-contained.
     Of several runs, it has their curves over one another, and what `podzero compare` prints.
+    Runs that differ only in their seed share a curve: their mean, with a band from the least to the greatest.
     With --serve it is a live dashboard of the run, for browsers that know its address.
     """
     first, several = directories[0], len(directories) > 1 or bool(sweep_runs(directories[0]))
@@ -65,15 +77,21 @@ def report(
     if host is not None or port is not None:
         raise ConfigError("--host and --port need --serve: a report in a file has no address")
 
-    if several:
-        page, name = make_comparison(read_runs(list(map(str, directories)))), "comparison.html"
+    suffix = output.suffix.lower() if output is not None else ""
+    if over is not None and suffix != ".pdf":
+        raise ConfigError("--over needs --output FILE.pdf: CSV has all three axes, and a page lets its reader choose")
+    records = read_runs(list(map(str, directories))) if several else {}
+    record = None if several else RunReader(Workdir(first)).read()
+    if suffix in SUFFIXES:
+        content = make_curves(measured(record) if record else overlaid(records), suffix, over or "hours")
     else:
-        page, name = make_report(RunReader(Workdir(first)).read()), "report.html"
+        content = (make_report(record) if record else make_comparison(records)).encode()
+    name = "report.html" if record else "comparison.html"
     file = Workdir(first).root / name if output is None else output.expanduser().absolute()
     with os_errors(ConfigError, f"cannot write {file}", "name another file by --output"):
-        write_atomically(file, page)
+        write_atomically(file, content)
     if as_json:
-        print_json({"report": str(file), "bytes": len(page.encode())})
+        print_json({"report": str(file), "bytes": len(content)})
     else:
         print(f"Report written: {file}")
 

@@ -1,19 +1,26 @@
-"""Runs side by side: settings that differ, and what each had reached and measured after equal time of training."""
+"""Runs side by side: settings that differ, and what each had reached and measured after equal time of training.
+
+Runs that differ only in their seed are one choice: its curves are means over the seeds, and choices are compared with
+the first one by pairs of equal seeds.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from podzero.config import Experiment
+from podzero.evaluation.statistics import Difference, interquartile_mean
 from podzero.files.workdir import side_by_side
 from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.printing import ReportTable, readable
 from podzero.tools.report.figures import Axes, Figure, MetricCurves, ReportCurve, ReportSection
-from podzero.tools.report.record import Record
+from podzero.tools.report.record import FloatArray, Record
 from podzero.tools.report.sections import learning, measured, strength, throughput
 
 ABSENT = "\N{EN DASH}"
@@ -49,17 +56,48 @@ class Comparison(NamedTuple):
     """The settings in which the runs differ, with the value of each run; `ABSENT` where it has no such setting."""
     values: dict[str, list[Measured | None]]
     """By quantity that of each run; None where a run has not measured it."""
+    choices: dict[str, dict[str, int]]
+    """The runs by choice, each with its seed. Empty if no two runs differ only in their seed."""
 
     def to_tree(self) -> dict[str, Any]:
         """The comparison as JSON values."""
         values = [{"what": what, "values": [one and one._asdict() for one in row]} for what, row in self.values.items()]
-        return self._asdict() | {"values": values}
+        return self._asdict() | {"values": values, "over_seeds": self.over_seeds()}
+
+    def over_seeds(self) -> list[dict[str, Any]]:
+        """For each quantity and choice: `what`, `choice`, the number of `seeds`, the `mean` over them, the
+        interquartile mean `iqm` with its 95% interval `low` to `high`, and the `difference` from the first choice.
+        """
+        rows: list[dict[str, Any]] = []
+        for what, row in self.values.items():
+            known = {run: one.value for run, one in zip(self.runs, row, strict=True) if one is not None}
+            first: dict[int, float] | None = None
+            for choice, runs in self.choices.items():
+                by_seed = {seed: known[run] for run, seed in runs.items() if run in known}
+                if by_seed:
+                    values, against = list(by_seed.values()), first or {}
+                    iqm, low, high = map(float, interquartile_mean(np.array(values)))
+                    found: dict[str, Any] = {"seeds": len(values), "mean": fmean(values)}
+                    found |= {"iqm": iqm, "low": low, "high": high}
+                    difference = Difference.of([by_seed[seed] - against[seed] for seed in by_seed.keys() & against])
+                    found["difference"] = difference and difference._asdict()
+                    rows.append({"what": what, "choice": choice, **found})
+                first = by_seed if first is None else first
+        return rows
 
     def tables(self) -> list[ReportTable]:
-        """Two tables with a column for each run."""
+        """Two tables with a column for each run, and one over the seeds of each choice."""
         header = ("", *self.runs)
         settings = [(name, *map(setting_text, values)) for name, values in self.settings.items()]
         values = [(what, *(str(value or ABSENT) for value in row)) for what, row in self.values.items()]
+        seeds = [
+            (
+                *(one["what"], one["choice"], str(one["seeds"]), readable(one["mean"])),
+                str(Measured(one["iqm"], *((one["low"], one["high"]) if one["seeds"] > 1 else ()))),
+                str(Difference(**one["difference"])) if one["difference"] else ABSENT,
+            )
+            for one in self.over_seeds()
+        ]
         return [
             *([ReportTable("Settings that differ.", header, settings)] if settings else []),
             ReportTable(
@@ -68,7 +106,15 @@ class Comparison(NamedTuple):
                 header,
                 values,
             ),
+            *([ReportTable(_OVER_SEEDS, _SEEDS_HEADER, seeds)] if seeds else []),
         ]
+
+
+_SEEDS_HEADER = ("", "choice", "seeds", "mean", "interquartile mean", "difference")
+_OVER_SEEDS = (
+    "Over the seeds of each choice: mean, interquartile mean with its 95% bootstrap interval, and mean difference from "
+    "the first choice, paired by seed, with Student's 95% interval."
+)
 
 
 def compare(records: Mapping[str, Record]) -> Comparison:
@@ -83,7 +129,27 @@ def compare(records: Mapping[str, Record]) -> Comparison:
         hours,
         side_by_side(experiments, exclude={"name"}, absent=ABSENT),
         {what: [column.get(what) for column in columns] for what in named},
+        choices_of({name: record.experiment for name, record in records.items()}),
     )
+
+
+def choices_of(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, int]]:
+    """The runs by choice, each with its seed, from their experiments by name; see `Comparison.choices`.
+
+    A choice is named by its settings that differ from other choices, or by its experiment if there are none.
+    """
+    groups: dict[str, dict[str, int]] = {}
+    for run, experiment in experiments.items():
+        groups.setdefault(experiment.model_dump_json(exclude={"name", "seed"}), {})[run] = experiment.seed
+    if len(groups) == len(experiments):
+        return {}
+    heads = [experiments[next(iter(runs))] for runs in groups.values()]
+    differing = side_by_side(heads, exclude={"name", "seed"}, absent=ABSENT)
+    names = [
+        ", ".join(f"{key}={setting_text(values[number])}" for key, values in differing.items()) or head.name
+        for number, head in enumerate(heads)
+    ]
+    return dict(zip(names, groups.values(), strict=True))
 
 
 def _values(record: Record, metrics: MetricCurves, hours: float) -> dict[str, Measured]:
@@ -124,18 +190,57 @@ def _of(section: ReportSection, hours: float, over: float | None) -> dict[str, M
 
 
 def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
-    """The sections of several runs with the curves of all runs in the same figures; shares of the time are left out."""
+    """The sections of several runs with the curves of all choices, or runs, in the same figures.
+
+    Shares of the time are left out.
+    """
+    experiments = {name: record.experiment for name, record in records.items()}
+    choices = choices_of(experiments) or {name: {name: experiment.seed} for name, experiment in experiments.items()}
+    shown = {name: measured(record) for name, record in records.items()}
     sections: dict[str, dict[str, list[tuple[str, Figure]]]] = {}
-    for name, record in records.items():
-        for section in measured(record):
-            figures = sections.setdefault(section.title, {})
-            for figure in section.figures:
-                if not figure.stacked:
-                    figures.setdefault(figure.title, []).append((name, figure))
+    for choice, runs in choices.items():
+        found: dict[tuple[str, str], list[Figure]] = {}
+        for run in runs:
+            for section in shown[run]:
+                for figure in section.figures:
+                    if not figure.stacked:
+                        found.setdefault((section.title, figure.title), []).append(figure)
+        for (section_title, title), figures in found.items():
+            one = figures[0] if len(figures) == 1 else mean_over_seeds(figures)
+            if one.curves:
+                sections.setdefault(section_title, {}).setdefault(title, []).append((choice, one))
     return [
         ReportSection(title, [_over_one_another(figures) for figures in named.values()])
         for title, named in sections.items()
     ]
+
+
+def mean_over_seeds(figures: Sequence[Figure]) -> Figure:
+    """A figure of several runs that differ in their seed: means over the runs, with a band from least to greatest.
+
+    The points are spread evenly over the time for which all runs have values, and interpolate these linearly.
+    """
+    labels = [curve.label for curve in figures[0].curves]
+    shared = [name for name in labels if all(any(curve.label == name for curve in one.curves) for one in figures)]
+    count = max(len(figure.axes.hours) for figure in figures)
+    ends = [figure.axes.hours[[0, -1]] for figure in figures if len(figure.axes.hours)]
+    hours = np.linspace(max(first for first, _ in ends), min(last for _, last in ends), count)
+    axes = [[np.interp(hours, figure.axes.hours, axis) for axis in figure.axes] for figure in figures]
+    curves = []
+    for label in shared:
+        values = np.stack([_at(hours, figure, label) for figure in figures])
+        if np.isfinite(values).all(axis=0).any():
+            curves.append(ReportCurve(label, values.mean(axis=0), values.min(axis=0), values.max(axis=0)))
+    first = figures[0]
+    caption = f"{first.caption} Here: mean over {len(figures)} seeds, band from the least to the greatest."
+    return Figure(first.title, first.unit, caption, Axes(*np.mean(axes, axis=0)), curves)
+
+
+def _at(hours: FloatArray, figure: Figure, label: str) -> FloatArray:
+    """The values of a figure's curve at these hours; NaN before its first value and after its last."""
+    curve = next(curve for curve in figure.curves if curve.label == label)
+    known = np.isfinite(curve.values)
+    return np.interp(hours, figure.axes.hours[known], curve.values[known], left=np.nan, right=np.nan)
 
 
 def _over_one_another(figures: Sequence[tuple[str, Figure]]) -> Figure:

@@ -162,6 +162,7 @@ def _progress(status: RunStatus) -> dict[str, str]:
         ("keeps the value", status.keeps_value, "{:.1%} of moves"),
         ("mean return", status.mean_return, "{:,.4g}"),
         ("loss", status.loss, "{:.4g}"),
+        ("best snapshot", status.best.get("best_step"), "step {:,.0f}"),
         ("bottleneck", status.bottleneck or None, "{}"),
     )
 

@@ -18,7 +18,7 @@ from podzero.config import Experiment
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.core.machine import keep_compiled_programs
-from podzero.evaluation.statistics import student
+from podzero.evaluation.statistics import Difference
 from podzero.files.players import as_resumed
 from podzero.runtime.stopping import StopSignals
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
@@ -291,6 +291,7 @@ def _combinations(runs: Sequence[RunResult], kind: Literal["values", "judged"], 
         found = {run.seed: getattr(run, kind) for run in group if run.state == "finished"}
         by_seed = {seed: values[measure] for seed, values in found.items() if measure in values}
         values = list(by_seed.values())
+        difference = Difference.of([value - first[seed] for seed, value in by_seed.items() if seed in first])
         combinations.append(
             {
                 "settings": group[0].combination,
@@ -298,7 +299,7 @@ def _combinations(runs: Sequence[RunResult], kind: Literal["values", "judged"], 
                 "values": values,
                 "mean": fmean(values) if values else None,
                 "spread": stdev(values) if len(values) > 1 else None,
-                "difference": _difference([value - first[seed] for seed, value in by_seed.items() if seed in first]),
+                "difference": difference and difference._asdict(),
             }
         )
         first = first if len(combinations) > 1 else by_seed
@@ -307,14 +308,6 @@ def _combinations(runs: Sequence[RunResult], kind: Literal["values", "judged"], 
 
 def _compared(run: RunResult, metric: str) -> bool:
     return run.state == "finished" and metric in run.values
-
-
-def _difference(differences: Sequence[float]) -> dict[str, Any] | None:
-    if not differences:
-        return None
-    mean = fmean(differences)
-    low, high = student(mean, stdev(differences), len(differences)) if len(differences) > 1 else (None, None)
-    return {"mean": mean, "low": low, "high": high, "pairs": len(differences)}
 
 
 def tables(result: Mapping[str, Any]) -> list[ReportTable]:
@@ -362,7 +355,7 @@ def _rows(combinations: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             f"{len(one['values'])} of {one['runs']}",
             _number(one["mean"]),
             _number(one["spread"]),
-            _said(one["difference"]),
+            str(Difference(**one["difference"])) if one["difference"] else ABSENT,
         )
         for one in combinations
     ]
@@ -370,11 +363,3 @@ def _rows(combinations: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 def _number(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.4g}"
-
-
-def _said(difference: Mapping[str, Any] | None) -> str:
-    if difference is None:
-        return ABSENT
-    interval = "no interval" if difference["low"] is None else "{low:+.3g} to {high:+.3g}".format_map(difference)
-    pairs = difference["pairs"]
-    return f"{difference['mean']:+.4g} ({interval}; {pairs} pair{'s' if pairs > 1 else ''})"

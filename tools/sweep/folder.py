@@ -244,8 +244,8 @@ def progress(workdir: Workdir, limits: StopConfig, stopped: bool = False) -> Swe
     except WorkdirError:
         return SweepProgress("unfinished", None)
     status = found.status
-    done = (status.elapsed_s / 60, status.step, status.games, status.hours, status.cost)
-    reached = limits.reached(*done) is not None
+    counters = {"elapsed_s": status.elapsed_s, "games": float(status.games), **status.best}
+    reached = limits.reached(limits.done(counters, status.step, status.hours, status.cost)) is not None
     # While the last snapshot is judged, the last checkpoint is there already.
     if reached and not found.alive and status.phase in ("judging", "ended"):
         return SweepProgress("finished", status)

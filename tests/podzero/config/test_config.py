@@ -602,11 +602,19 @@ def test_module_is_refused_for_other_simulators():
      (0.0, 0, 100.0, "stop.games=100")],
 )  # fmt: skip
 def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
-    assert (
-        experiment(stop={"minutes": 60, "steps": 10, "games": 100}).stop.reached(minutes, steps, games, 0.0, None)
-        == reached
-    )
-    assert experiment().stop.reached(minutes, steps, games, 0.0, None) is None
+    stop = experiment(stop={"minutes": 60, "steps": 10, "games": 100}).stop
+    done = stop.done({"elapsed_s": 60 * minutes, "games": games}, steps, 0.0, None)
+    assert stop.reached(done) == reached
+    assert experiment().stop.reached(done) is None
+
+
+def test_a_run_ends_at_a_score_and_after_evaluations_that_are_no_better():
+    stop = experiment(stop={"score": 0.95, "patience": 3}).stop
+    assert stop.unlimited  # neither is certain to be reached
+    judged = [({}, None), ({"best_score": 0.9, "evaluations_since_best": 2.0}, None)]
+    judged += [({"best_score": 0.95}, "stop.score=0.95"), ({"evaluations_since_best": 3.0}, "stop.patience=3")]
+    for counters, reached in judged:
+        assert stop.reached(stop.done(counters, 0, 0.0, None)) == reached
 
 
 @pytest.mark.parametrize(
@@ -616,7 +624,7 @@ def test_the_most_hours_are_the_smaller_of_hours_and_those_that_the_cost_allows(
     found = experiment(stop=stop, cluster={"price_per_hour": 20})
     assert found.most_hours == most
     for hours in (most or 100, (most or 100) - 0.01):
-        reached = found.stop.reached(0, 0, 0, hours, found.cluster.cost(hours))
+        reached = found.stop.reached(found.stop.done({}, 0, hours, found.cluster.cost(hours)))
         assert (reached is not None) == (hours == most)
 
 

@@ -47,8 +47,22 @@ def test_unknown_players_are_refused(name, message):
 
 
 def test_a_step_that_is_not_a_number_is_refused(workdir):
-    with pytest.raises(ConfigError, match="learner step after the @"):
+    with pytest.raises(ConfigError, match="a learner step or `best` after the @"):
         parse_player(f"{workdir.root}@last")
+
+
+def test_the_best_snapshot_is_that_of_the_status(workdir):
+    step_folder(workdir.snapshots, 1200).mkdir(parents=True)
+    workdir.status_file.write_text('{"best": {"best_step": 1200.0}}')
+    assert parse_player(f"{workdir.root}@best").step == 1200
+
+
+@pytest.mark.parametrize("status", [None, '{"best": {}}', "{}", "[]", '{"best'])
+def test_a_run_without_a_judged_snapshot_has_no_best_one(workdir, status):
+    if status is not None:
+        workdir.status_file.write_text(status)
+    with pytest.raises(ConfigError, match=r"run@3@best: no snapshot of this run has been judged"):
+        parse_player(f"{workdir.root}@best")
 
 
 def test_the_snapshots_that_are_there_are_listed(workdir):

@@ -129,6 +129,23 @@ def test_phases_follow_the_metrics(monitor):
     assert monitor.status(1004.0).phase == "stopping"
 
 
+def test_the_best_snapshot_is_the_first_with_the_highest_score_and_a_resumed_run_knows_it(experiment, monitor):
+    assert monitor.status(1000.0).best == {}
+    for step, score in ((10, 0.5), (20, 0.8), (30, 0.8), (40, 0.6)):
+        monitor.add("evaluator", {"evaluation/step": float(step), "evaluation/keeps_value": score}, 1000.0 + step)
+    assert monitor.status(1050.0).best["best_step"] == 20
+    counters = monitor.counters(1050.0)
+    assert (counters["best_score"], counters["evaluations_since_best"]) == (0.8, 2)
+    resumed = Monitor(experiment, 2000.0, counters, step=40)
+    resumed.add("evaluator", {"evaluation/step": 50.0, "evaluation/elo": 900.0, "evaluation/keeps_value": 0.7}, 2001.0)
+    assert resumed.status(2001.0).best["best_step"] == 20
+    assert resumed.counters(2001.0)["evaluations_since_best"] == 3
+    resumed.add("evaluator", {"evaluation/step": 60.0, "evaluation/keeps_value": math.nan}, 2002.0)
+    resumed.add("evaluator", {"evaluation/step": 70.0, "evaluation/keeps_value": 0.9}, 2003.0)
+    assert resumed.status(2003.0).best["best_step"] == 70
+    assert resumed.counters(2003.0)["evaluations_since_best"] == 0
+
+
 def test_counters_continue_from_the_checkpoint(experiment, monitor):
     monitor.add("learner", {"learner/step": 8}, 1020.0)
     monitor.add("actor-0", {"count/moves": 640, "count/games": 80, "count/samples": 600, "count/restarts": 1}, 1100.0)

@@ -7,6 +7,7 @@ import sys
 import urllib.request
 
 import pytest
+from run_files import evaluation
 
 from podzero.config import load
 from podzero.files.workdir import Workdir
@@ -32,6 +33,23 @@ def test_the_report_is_written_where_the_user_wants_it(command, tmp_path):
     assert command("report", str(workdir.root), "--output", str(tmp_path / "page.html"))[0] == 0
     assert (tmp_path / "page.html").exists()
     assert not (workdir.root / "report.html").exists()
+
+
+def test_the_curves_of_a_run_are_written_as_csv(command, tmp_path):
+    workdir = make_run(tmp_path / "run")
+    workdir.metrics_file.write_bytes(evaluation(10, 20, keeps_value=0.5) + b"\n")
+    assert command("report", str(workdir.root), "--output", str(tmp_path / "run.csv"))[0] == 0
+    header, row = (tmp_path / "run.csv").read_text().splitlines()
+    assert header == "figure,unit,curve,hours,steps,games,value,low,high"
+    assert row.startswith("Moves that keep the value,share,all plies,")
+
+
+@pytest.mark.parametrize("file", ["run.csv", "run.html"])
+def test_the_axis_of_a_file_that_has_none_to_choose_is_refused(command, tmp_path, file):
+    workdir = make_run(tmp_path / "run")
+    code, _, err = command("report", str(workdir.root), "--over", "steps", "--output", str(tmp_path / file))
+    assert code == 2
+    assert "--output FILE.pdf" in err
 
 
 def test_a_directory_without_a_run_is_refused(command, tmp_path):

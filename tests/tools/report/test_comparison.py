@@ -1,5 +1,6 @@
 """Runs side by side: settings that differ, values after equal time of training, curves over one another."""
 
+import csv
 import json
 import re
 
@@ -10,6 +11,7 @@ from run_files import evaluation, line, lines_of
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import WorkdirError
 from podzero.tools.report.comparison import ABSENT, compare, overlaid
+from podzero.tools.report.curves import make_curves
 from podzero.tools.report.page import make_comparison
 from podzero.tools.report.record import read_runs
 
@@ -93,3 +95,67 @@ def test_runs_that_cannot_be_compared_are_refused(make_run, tmp_path):
         read_runs([run, f"{run}/"])
     with pytest.raises(WorkdirError, match="holds no experiment"):
         read_runs([run, str(tmp_path)])
+
+
+@pytest.fixture
+def seeds(make_run):
+    """Two choices of two seeds each; the second choice keeps 0.1 and 0.2 more values than the first."""
+    runs = {}
+    for simulations, better in ((16, (0.5, 0.6)), (32, (0.6, 0.8))):
+        for seed, keeps in enumerate(better):
+            rounds = [evaluation(210, 20, keeps_value=keeps), evaluation(410, 40, keeps_value=keeps + 0.1)]
+            name = f"{simulations}-{seed}"
+            overrides = [f"seed={seed}", f"search.simulations={simulations}"]
+            runs[name] = make_run([*lines_of(600), *rounds], folder=name, overrides=overrides)
+    return read_runs([str(run.root) for run in runs.values()])
+
+
+def test_runs_that_differ_in_their_seed_are_one_choice_and_compared_by_pairs(seeds):
+    found = compare(seeds)
+    assert [list(runs.values()) for runs in found.choices.values()] == [[0, 1], [0, 1]]
+    assert list(found.choices) == ["search.simulations=16", "search.simulations=32"]
+    first, second = [one for one in found.over_seeds() if "all plies" in one["what"]]
+    assert (first["mean"], first["iqm"], first["seeds"]) == (pytest.approx(0.65), pytest.approx(0.65), 2)
+    assert first["difference"] is None
+    # Pairs of 0.1 and 0.2: Student's interval of one degree of freedom is 12.7 standard errors of 0.05 wide.
+    assert second["difference"]["mean"] == pytest.approx(0.15)
+    assert second["difference"]["high"] == pytest.approx(0.15 + 12.706 * 0.05, rel=1e-3)
+    table = found.tables()[-1]
+    assert "paired by seed" in table.caption
+    assert ("search.simulations=32", "2") in {row[1:3] for row in table.rows}
+    json.dumps(found.to_tree(), allow_nan=False)
+
+
+def test_runs_of_different_settings_have_no_table_over_seeds(records):
+    found = compare(records)
+    assert found.choices == {}
+    assert found.over_seeds() == []
+
+
+def test_the_curve_of_a_choice_is_the_mean_over_its_seeds_with_their_range_as_band(seeds):
+    figures = {figure.title: figure for section in overlaid(seeds) for figure in section.figures}
+    kept = figures["Moves that keep the value"]
+    assert [curve.label for curve in kept.curves] == ["search.simulations=16", "search.simulations=32"]
+    second = kept.curves[1]
+    known = np.isfinite(second.values)
+    np.testing.assert_allclose(second.values[known], [0.7, 0.8])
+    np.testing.assert_allclose(second.low[known], [0.6, 0.7])
+    np.testing.assert_allclose(second.high[known], [0.8, 0.9])
+    np.testing.assert_allclose(kept.axes.steps[known], [20, 40])
+    assert "mean over 2 seeds" in kept.caption
+
+
+def test_curves_as_csv_have_a_row_for_each_value(seeds):
+    rows = list(csv.DictReader(make_curves(overlaid(seeds), ".csv").decode().splitlines()))
+    kept = [row for row in rows if row["figure"] == "Moves that keep the value" and "=32" in row["curve"]]
+    assert [float(row["value"]) for row in kept] == [0.7, 0.8]
+    assert [(row["steps"], row["low"], row["high"]) for row in kept] == [("20", "0.6", "0.8"), ("40", "0.7", "0.9")]
+    rates = [row for row in rows if row["curve"].startswith("search.simulations=16: moves")]
+    assert rates
+
+
+def test_curves_as_pdf_have_a_page_for_each_figure(seeds):
+    sections = overlaid(seeds)
+    pdf = make_curves(sections, ".pdf", "steps")
+    assert pdf.startswith(b"%PDF")
+    assert re.search(rb"/Count (\d+)", pdf)[1] == b"%d" % sum(len(section.figures) for section in sections)
