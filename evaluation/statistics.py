@@ -111,7 +111,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         interval = "no interval" if self.low is None else f"{self.low:+.3g} to {self.high:+.3g}"
-        return f"{self.mean:+.4g} ({interval}; {self.pairs} pair{'s' if self.pairs > 1 else ''})"
+        return f"{round(self.mean, 12):+.4g} ({interval}; {self.pairs} pair{'s' if self.pairs > 1 else ''})"
 
 
 class Unit(NamedTuple):

@@ -7,9 +7,11 @@ the first one by pairs of equal seeds.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,9 +92,12 @@ class Comparison(NamedTuple):
         header = ("", *self.runs)
         settings = [(name, *map(setting_text, values)) for name, values in self.settings.items()]
         values = [(what, *(str(value or ABSENT) for value in row)) for what, row in self.values.items()]
+        # Letters, since the names are too long for a column.
+        letters = dict(zip(self.choices, ascii_uppercase, strict=False))
+        named = "".join(f"\n{letter}: {choice}" for choice, letter in letters.items())
         seeds = [
             (
-                *(one["what"], one["choice"], str(one["seeds"]), readable(one["mean"])),
+                *(one["what"], letters.get(one["choice"], one["choice"]), str(one["seeds"]), readable(one["mean"])),
                 str(Measured(one["iqm"], *((one["low"], one["high"]) if one["seeds"] > 1 else ()))),
                 str(Difference(**one["difference"])) if one["difference"] else ABSENT,
             )
@@ -106,7 +111,7 @@ class Comparison(NamedTuple):
                 header,
                 values,
             ),
-            *([ReportTable(_OVER_SEEDS, _SEEDS_HEADER, seeds)] if seeds else []),
+            *([ReportTable(_OVER_SEEDS + named, _SEEDS_HEADER, seeds)] if seeds else []),
         ]
 
 
@@ -136,7 +141,8 @@ def compare(records: Mapping[str, Record]) -> Comparison:
 def choices_of(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, int]]:
     """The runs by choice, each with its seed, from their experiments by name; see `Comparison.choices`.
 
-    A choice is named by its settings that differ from other choices, or by its experiment if there are none.
+    A choice is named by its settings that differ from other choices, without their sections where that is enough, or by
+    its experiment if there are none.
     """
     groups: dict[str, dict[str, int]] = {}
     for run, experiment in experiments.items():
@@ -145,8 +151,10 @@ def choices_of(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, int
         return {}
     heads = [experiments[next(iter(runs))] for runs in groups.values()]
     differing = side_by_side(heads, exclude={"name", "seed"}, absent=ABSENT)
+    ends = Counter(key.rpartition(".")[2] for key in differing)
+    shown = {(end if ends[end := key.rpartition(".")[2]] == 1 else key): found for key, found in differing.items()}
     names = [
-        ", ".join(f"{key}={setting_text(values[number])}" for key, values in differing.items()) or head.name
+        ", ".join(f"{key}={setting_text(values[number])}" for key, values in shown.items()) or head.name
         for number, head in enumerate(heads)
     ]
     return dict(zip(names, groups.values(), strict=True))
@@ -218,29 +226,29 @@ def overlaid(records: Mapping[str, Record]) -> list[ReportSection]:
 def mean_over_seeds(figures: Sequence[Figure]) -> Figure:
     """A figure of several runs that differ in their seed: means over the runs, with a band from least to greatest.
 
-    The points are spread evenly over the time for which all runs have values, and interpolate these linearly.
+    The first evaluations of all runs make one point, their second ones the next. Other points are spread evenly over
+    the time for which all runs have values, and interpolate these linearly.
     """
-    labels = [curve.label for curve in figures[0].curves]
-    shared = [name for name in labels if all(any(curve.label == name for curve in one.curves) for one in figures)]
-    count = max(len(figure.axes.hours) for figure in figures)
-    ends = [figure.axes.hours[[0, -1]] for figure in figures if len(figure.axes.hours)]
-    hours = np.linspace(max(first for first, _ in ends), min(last for _, last in ends), count)
-    axes = [[np.interp(hours, figure.axes.hours, axis) for axis in figure.axes] for figure in figures]
+    first, counts = figures[0], [len(figure.axes.hours) for figure in figures]
+    evaluations = all(figure.dots for figure in figures)
+    ends = [figure.axes.hours[[0, -1]] for figure in figures]
+    hours = np.linspace(max(begin for begin, _ in ends), min(end for _, end in ends), max(counts))
+
+    def at(figure: Figure, values: FloatArray) -> FloatArray:
+        if evaluations:
+            return values[: min(counts)]
+        known = np.isfinite(values)
+        return np.interp(hours, figure.axes.hours[known], values[known], left=np.nan, right=np.nan)
+
+    axes = [[at(figure, axis) for axis in figure.axes] for figure in figures]
+    by_label = [{curve.label: at(figure, curve.values) for curve in figure.curves} for figure in figures]
     curves = []
-    for label in shared:
-        values = np.stack([_at(hours, figure, label) for figure in figures])
+    for label in by_label[0]:
+        values = np.stack([found.get(label, np.full(len(axes[0][0]), np.nan)) for found in by_label])
         if np.isfinite(values).all(axis=0).any():
             curves.append(ReportCurve(label, values.mean(axis=0), values.min(axis=0), values.max(axis=0)))
-    first = figures[0]
     caption = f"{first.caption} Here: mean over {len(figures)} seeds, band from the least to the greatest."
-    return Figure(first.title, first.unit, caption, Axes(*np.mean(axes, axis=0)), curves)
-
-
-def _at(hours: FloatArray, figure: Figure, label: str) -> FloatArray:
-    """The values of a figure's curve at these hours; NaN before its first value and after its last."""
-    curve = next(curve for curve in figure.curves if curve.label == label)
-    known = np.isfinite(curve.values)
-    return np.interp(hours, figure.axes.hours[known], curve.values[known], left=np.nan, right=np.nan)
+    return Figure(first.title, first.unit, caption, Axes(*np.mean(axes, axis=0)), curves, dots=evaluations)
 
 
 def _over_one_another(figures: Sequence[tuple[str, Figure]]) -> Figure:

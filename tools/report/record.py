@@ -9,6 +9,7 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,12 +107,19 @@ class RunReader:
 
 
 def read_runs(names: Sequence[str]) -> dict[str, Record]:
-    """Reads at least two runs, by their names: working directories, agents `zoo:NAME`, or folders of sweeps for all."""
+    """Reads at least two runs: working directories, agents `zoo:NAME`, or folders of sweeps for all of theirs.
+
+    Each is called by its name without the folders that all of them are in.
+    """
     names = [str(run) for name in names for run in sweep_runs(Path(name)) or [Path(name)]]
     workdirs = {name: run_workdir(name) for name in names}
     if len({workdir.root for workdir in workdirs.values()}) < max(len(names), 2):
         raise ConfigError(f"expected at least two different runs to compare, not {', '.join(names)}")
-    return {name: RunReader(workdir).read() for name, workdir in workdirs.items()}
+    parts = [Path(name).parts for name in names]
+    folders = zip(*(each[:-1] for each in parts), strict=False)
+    common = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, folders))
+    shown = [str(Path(*each[common:])) for each in parts]
+    return {name: RunReader(workdir).read() for name, workdir in zip(shown, workdirs.values(), strict=True)}
 
 
 def _newest_games(workdir: Workdir) -> list[StoredGame]:

@@ -113,7 +113,7 @@ def seeds(make_run):
 def test_runs_that_differ_in_their_seed_are_one_choice_and_compared_by_pairs(seeds):
     found = compare(seeds)
     assert [list(runs.values()) for runs in found.choices.values()] == [[0, 1], [0, 1]]
-    assert list(found.choices) == ["search.simulations=16", "search.simulations=32"]
+    assert list(found.choices) == ["simulations=16", "simulations=32"]
     first, second = [one for one in found.over_seeds() if "all plies" in one["what"]]
     assert (first["mean"], first["iqm"], first["seeds"]) == (pytest.approx(0.65), pytest.approx(0.65), 2)
     assert first["difference"] is None
@@ -122,7 +122,8 @@ def test_runs_that_differ_in_their_seed_are_one_choice_and_compared_by_pairs(see
     assert second["difference"]["high"] == pytest.approx(0.15 + 12.706 * 0.05, rel=1e-3)
     table = found.tables()[-1]
     assert "paired by seed" in table.caption
-    assert ("search.simulations=32", "2") in {row[1:3] for row in table.rows}
+    assert table.caption.endswith("\nA: simulations=16\nB: simulations=32")
+    assert ("B", "2") in {row[1:3] for row in table.rows}
     json.dumps(found.to_tree(), allow_nan=False)
 
 
@@ -135,7 +136,7 @@ def test_runs_of_different_settings_have_no_table_over_seeds(records):
 def test_the_curve_of_a_choice_is_the_mean_over_its_seeds_with_their_range_as_band(seeds):
     figures = {figure.title: figure for section in overlaid(seeds) for figure in section.figures}
     kept = figures["Moves that keep the value"]
-    assert [curve.label for curve in kept.curves] == ["search.simulations=16", "search.simulations=32"]
+    assert [curve.label for curve in kept.curves] == ["simulations=16", "simulations=32"]
     second = kept.curves[1]
     known = np.isfinite(second.values)
     np.testing.assert_allclose(second.values[known], [0.7, 0.8])
@@ -143,6 +144,10 @@ def test_the_curve_of_a_choice_is_the_mean_over_its_seeds_with_their_range_as_ba
     np.testing.assert_allclose(second.high[known], [0.8, 0.9])
     np.testing.assert_allclose(kept.axes.steps[known], [20, 40])
     assert "mean over 2 seeds" in kept.caption
+    assert kept.dots
+    losses = figures["Loss"]
+    assert np.isfinite(losses.curves[0].values).sum() > 10
+    np.testing.assert_allclose(losses.curves[0].known, 2.0)
 
 
 def test_curves_as_csv_have_a_row_for_each_value(seeds):
@@ -150,7 +155,7 @@ def test_curves_as_csv_have_a_row_for_each_value(seeds):
     kept = [row for row in rows if row["figure"] == "Moves that keep the value" and "=32" in row["curve"]]
     assert [float(row["value"]) for row in kept] == [0.7, 0.8]
     assert [(row["steps"], row["low"], row["high"]) for row in kept] == [("20", "0.6", "0.8"), ("40", "0.7", "0.9")]
-    rates = [row for row in rows if row["curve"].startswith("search.simulations=16: moves")]
+    rates = [row for row in rows if row["curve"].startswith("simulations=16: moves")]
     assert rates
 
 
