@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -48,6 +49,12 @@ class UciServer:
         self._write, self._writing = write, Lock()
         # This thread is never started: no search is alive yet.
         self._stop, self._search = Event(), Thread()
+        self._limits, self._until = GoLimits(), math.inf
+        """Of the newest search, and the time at which it ends after `ponderhit`."""
+        self._may_answer = Event()
+        """Whether a search without an end of its own, as of `go ponder`, may say its move."""
+        self._switches = {"ponder": False, "uci_showwdl": False}
+        """Options that are on or off: whether the expected reply is said, and chances of winning."""
         self._position: UciPosition | None = UciPosition("startpos", [])
         """None after a position that was refused."""
         self._lines = 1
@@ -59,7 +66,7 @@ class UciServer:
             "position": self._place,
             "go": self._go,
             "stop": lambda _: self._finish(),
-            "ponderhit": lambda _: self._finish(),
+            "ponderhit": lambda _: self._ponder_hit(),
             "setoption": self._set,
             "debug": lambda _: None,
             "register": lambda _: None,
@@ -90,6 +97,8 @@ class UciServer:
         self._say("id author the podzero authors")
         self._say(f"option name MultiPV type spin default 1 min 1 max {_MOST_LINES}")
         self._say(f"option name Simulations type spin default 0 min 0 max {_MOST_SIMULATIONS}")
+        self._say("option name Ponder type check default false")
+        self._say("option name UCI_ShowWDL type check default false")
         if (variant := UCI_VARIANTS[self._game]) != "chess":
             self._say(f"option name UCI_Variant type combo default {variant} var {variant}")
         self._say("uciok")
@@ -111,7 +120,9 @@ class UciServer:
         bounds = {"multipv": (1, _MOST_LINES), "simulations": (0, _MOST_SIMULATIONS)}.get(name.lower())
         if name.lower() == "uci_variant" and value == UCI_VARIANTS[self._game]:
             return
-        if bounds is None:
+        if name.lower() in self._switches and value in ("true", "false"):
+            self._switches[name.lower()] = value == "true"
+        elif bounds is None:
             self._say(f"info string no such option: {name[:80]}")
         elif not re.fullmatch(r"\d{1,9}", value) or not bounds[0] <= int(value) <= bounds[1]:
             self._say(f"info string {name}: expected a number from {bounds[0]} to {bounds[1]}, not '{value[:80]}'")
@@ -163,14 +174,27 @@ class UciServer:
         # Here, since in the thread of the search the error of loading the player would be lost.
         self._parts.result()
         self._stop.clear()
+        self._may_answer.clear()
+        self._limits, self._until = limits, math.inf
         self._search = Thread(target=self._run, args=(limits,), name="uci-search", daemon=True)
         self._search.start()
 
     def _finish(self) -> None:
         """Stops the search, and waits until it has answered."""
         self._stop.set()
+        self._may_answer.set()
         if self._search.is_alive():
             self._search.join()
+
+    def _ponder_hit(self) -> None:
+        """The move on which the engine pondered was played: its clock runs from now on; without one the search ends."""
+        if self._search.is_alive() and self._limits.ponder:
+            white = white_to_move(self._parts.result().game.state)
+            self._until = time.monotonic() + (self._limits.seconds(white=white) or 0.0)
+            self._may_answer.set()
+
+    def _given_up(self) -> bool:
+        return self._stop.is_set() or time.monotonic() >= self._until
 
     def _run(self, limits: GoLimits) -> None:
         try:
@@ -178,9 +202,9 @@ class UciServer:
         except Exception as error:
             best = _NOTHING
             self._say(f"info string {failure_of('go', error, self._parts)}")
-        # The protocol: after `go infinite`, no move before `stop`.
-        if limits.infinite:
-            self._stop.wait()
+        # The protocol: no move before `stop`, or after `go ponder` before `ponderhit`.
+        if limits.endless:
+            self._may_answer.wait()
         self._say(f"bestmove {best}")
 
     def _best(self, limits: GoLimits) -> str:
@@ -198,16 +222,17 @@ class UciServer:
                 self._show(parts, searched, depth)
         if searched.simulations > shown:
             self._show(parts, searched, depth + 1)
-        return parts.game.name(searched.lines[0].action)
+        move, *expected = parts.game.names_of(searched.lines[0].moves[:2])
+        return f"{move} ponder {expected[0]}" if expected and self._switches["ponder"] else move
 
     def _results(self, parts: EngineParts, limits: GoLimits) -> Iterator[SearchedLines]:
         search, position = parts.search, parts.game.position
-        seconds = math.inf if limits.infinite else limits.seconds(white=white_to_move(position.state))
+        seconds = math.inf if limits.endless else limits.seconds(white=white_to_move(position.state))
         simulations = search.usual if seconds is None else search.most
-        if limits.nodes is not None and not limits.infinite:
+        if limits.nodes is not None and not limits.endless:
             simulations = limits.nodes
         root = Root.of(position, self._forbidden(parts, limits.searchmoves))
-        return search.results(root, simulations, seconds, self._stop.is_set)
+        return search.results(root, simulations, seconds, self._given_up)
 
     def _forbidden(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[Any, Any] | None:
         """`[A]` bool, the actions that are not in `names`; None if none of these is legal."""
@@ -226,8 +251,11 @@ class UciServer:
         new = searched.simulations - searched.reused
         speed = f"nodes {searched.simulations} nps {round(new / max(searched.seconds, 1e-6))}"
         for number, line in enumerate(searched.lines[: self._lines], start=1):
+            # A value says nothing of draws: each counts as half a win.
+            won = round(500 * (1 + line.value))
+            wdl = f" wdl {won} 0 {1000 - won}" if self._switches["uci_showwdl"] else ""
             self._say(
-                f"info depth {depth} multipv {number} score cp {centipawns(line.value)} {speed} "
+                f"info depth {depth} multipv {number} score cp {centipawns(line.value)}{wdl} {speed} "
                 f"time {round(1000 * searched.seconds)} pv {' '.join(parts.game.names_of(line.moves))}"
             )
 
@@ -244,7 +272,13 @@ class GoLimits:
     movetime: int | None = None
     nodes: int | None = None
     infinite: bool = False
+    ponder: bool = False
     searchmoves: tuple[str, ...] = ()
+
+    @property
+    def endless(self) -> bool:
+        """Whether the other program ends the search."""
+        return self.infinite or self.ponder
 
     def seconds(self, white: bool) -> float | None:
         """Seconds for this move; None without a time limit."""
@@ -271,7 +305,7 @@ def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
             if word in _NUMBERS:
                 found[word] = number
         elif word in ("infinite", "ponder"):
-            found["infinite"] = True
+            found[word] = True
         elif word == "searchmoves":
             moves = list(takewhile(lambda word: word not in _WORDS, rest))
             found["searchmoves"], rest = tuple(moves), rest[len(moves) :]

@@ -196,6 +196,55 @@ def test_an_endless_search_shows_growing_searches(parts_of):
     assert [int(re.search(r"nodes (\d+)", line)[1]) for line in written[:-1]] == [1, 4, 16, 64]
 
 
+def test_pondering_goes_on_by_the_clock_once_the_expected_move_is_played(parts_of):
+    parts, written = parts_of("gardner_chess"), []
+
+    def sent():
+        yield "setoption name Ponder value true"
+        yield "position startpos moves b2b3"
+        yield "go ponder wtime 1 btime 3600000"
+        while sum("nodes 64" in line for line in written) == 0:
+            time.sleep(0.01)
+        assert not any(line.startswith("bestmove") for line in written)
+        yield "ponderhit"
+        while not written[-1].startswith("bestmove"):
+            time.sleep(0.01)
+
+    UciServer("who", "gardner_chess", parts, written.append).run(sent())
+    assert len(written) == 5
+
+
+@pytest.mark.parametrize("clock", ["", " movetime 1"])
+def test_pondering_without_time_ends_when_the_expected_move_is_played(parts_of, clock):
+    parts, written = parts_of("gardner_chess"), []
+    search = parts.result().search
+    search.gate.clear()
+
+    def sent():
+        yield f"go ponder{clock}"
+        assert search.waits.wait(timeout=60)
+        yield "ponderhit"
+        while not written[-1].startswith("bestmove"):
+            time.sleep(0.01)
+        search.gate.set()
+
+    UciServer("who", "gardner_chess", parts, written.append).run(sent())
+    assert search.searched[:3] == [1, 4, 16]
+
+
+def test_the_expected_reply_is_said_where_the_other_program_ponders(talk):
+    _, answers = talk("setoption name Ponder value true", "position startpos", "go nodes 20", 1)
+    assert answers[-1].startswith("bestmove ")
+    pv = re.search(r" pv (.*)", answers[-2])[1].split()
+    assert answers[-1].split()[1::2] == pv[: 2 if len(pv) > 1 else 1]
+
+
+def test_chances_of_winning_are_shown_where_they_are_asked_for(talk):
+    _, answers = talk("setoption name UCI_ShowWDL value true", "position startpos moves b2b3", "go", 1)
+    # A value of 0.5 is 750 wins in 1,000 games, with draws as half wins: 90 tan(1.56 * 0.5) = 89 centipawns.
+    assert " score cp 89 wdl 750 0 250 nodes " in answers[-2]
+
+
 def test_searched_moves_can_be_chosen(talk):
     _, answers = talk("position startpos", "go searchmoves c2c3 d2d3", 1, "go searchmoves e9e9", 2)
     assert answers[1] == "bestmove c2c3"

@@ -47,7 +47,9 @@ limits = st.one_of(
     st.sampled_from(["infinite", "ponder", "nodes"]),
     words,
 )
-options = st.tuples(st.sampled_from(["MultiPV", "UCI_Variant", "Contempt", ""]), st.one_of(numbers, words))
+options = st.tuples(
+    st.sampled_from(["MultiPV", "UCI_Variant", "Ponder", "UCI_ShowWDL", "Contempt", ""]), st.one_of(numbers, words)
+)
 positions = st.tuples(starts, st.lists(moves, max_size=4)).map(
     lambda part: f"position {part[0]}{' moves ' if part[1] else ''}{' '.join(part[1])}"
 )
