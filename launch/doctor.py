@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from podzero.core.errors import ConfigError
+from podzero.core.machine import usable_cpus
 from podzero.runtime.cluster.ray_start import check_session_folder, session_folder
 from podzero.tools.commands.options import Json
 from podzero.tools.commands.printing import print_json
@@ -108,8 +109,7 @@ def packages() -> Check:
 
 def cores() -> Check:
     """The CPUs that this process may use."""
-    # Not `os.cpu_count`, which counts all CPUs of the machine, also in a container that may use two.
-    usable = len(os.sched_getaffinity(0))
+    usable = usable_cpus()
     if usable < 2:
         return Check("CPU", "warn", f"{usable} core", "self-play and training share it; expect half the speed")
     return Check("CPU", "ok", f"{usable} cores")

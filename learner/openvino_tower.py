@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -14,6 +13,7 @@ import numpy as np
 
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
+from podzero.core.machine import usable_cpus
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
 from podzero.inference import has_bfloat16_instructions
 from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, Precision, cpu_compiler, infer
@@ -203,7 +203,7 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     """
     network = make_network(config, spec)
     heads = resnet_heads(config, spec)(name=None)
-    tower = make_tower(threads=len(os.sched_getaffinity(0)))
+    tower = make_tower(threads=usable_cpus())
 
     def evaluate(params: Params, observation: Array, auxiliary: bool = config.auxiliary) -> HeadOutputs:
         if jax.default_backend() != "cpu" or jax.device_count() > 1:

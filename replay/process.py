@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -44,7 +45,7 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     """The interpreter of the replay server's environment, which is made if it does not exist.
 
     Of the variables, `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are used. Raises `EnvironmentUnusable` if the named
-    interpreter does not exist, or the environment could not be made.
+    interpreter does not exist, the environment could not be made, or Reverb does not exist for this machine.
     """
     if named := environment.get(VARIABLE):
         if not os.access(named, os.X_OK):
@@ -53,6 +54,12 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
                 "TensorFlow, or unset the variable, and podzero makes one"
             )
         return Path(named)
+    if (machine := (platform.system(), platform.machine())) != ("Linux", "x86_64"):
+        raise EnvironmentUnusable(
+            "Reverb, which holds replay, exists for Linux on x86-64 alone, and this machine is "
+            f"{' on '.join(machine)}: train elsewhere, for example on a cluster with --address, whose replay shards are "
+            "on such nodes; agents play and are judged here"
+        )
     folder = environment_folder(environment)
     python = folder / "bin" / "python"
     try:

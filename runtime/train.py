@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import re
 import time
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from podzero.config import ChanceGameConfig, Experiment, GameConfig, Layers, OwnGameConfig
 from podzero.core.errors import ConfigError
+from podzero.core.machine import usable_cpus
 from podzero.files.copies import Copies
 from podzero.files.players import keep_teacher
 from podzero.files.store import store_of
@@ -183,7 +183,7 @@ def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
         "JAX": version("jax"),
     }
     # A cluster started here has more CPUs than the machine if the run's processes share them.
-    here = float(len(os.sched_getaffinity(0)))
+    here = float(usable_cpus())
     found = [_node(node, min(here, node.cpus) if node.id == home else node.cpus) for node in nodes]
     try:
         write_atomically(workdir.hardware_file, json.dumps({"driver": driver, "nodes": found}) + "\n")

@@ -37,6 +37,12 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 
 
+def usable_cpus() -> int:
+    """The number of CPUs that this process may use, which in a container may be fewer than the machine has."""
+    # Only Linux says it.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def prepare_jax() -> None:
     """Prepares a process of podzero's own, before it imports JAX: chooses its platform and undoes `_MEANINGS`."""
     for name in _MEANINGS:

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from podzero.core.errors import PodzeroError
 from podzero.core.waiting import Wait
 from podzero.files.storage import StorageError
@@ -196,7 +198,7 @@ def _living(path: Path) -> LockHolder | None:
         return None
     try:
         # A process that holds no lock on this machine is gone for certain if it was here, or of long ago.
-        is_gone = found.holder.host == socket.gethostname() and not Path(f"/proc/{found.holder.pid}").exists()
+        is_gone = found.holder.host == socket.gethostname() and not psutil.pid_exists(found.holder.pid or 0)
         if is_gone or time.time() - store_of(path).changed_ns(_record_file(path)) / 1e9 > _FORGOTTEN_S:
             return None
     except OSError:

@@ -18,6 +18,7 @@ from jax import export
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.core.errors import ConfigError, nearest, os_errors
 from podzero.core.importing import import_extra
+from podzero.core.machine import usable_cpus
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
 from podzero.evaluation.episodes import uniform_actions
@@ -200,7 +201,7 @@ def _load_onnx(file: Path) -> Call:
     runtime = import_extra("onnxruntime", "a .onnx file", "export")
     options = runtime.SessionOptions()
     # By default it pins a thread to each core of the machine, also to those that this process may not use.
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = usable_cpus()
     try:
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     # Its errors have no common base class.
