@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from podzero.config import ChanceGameConfig, GymnasiumConfig
+from podzero.config import ChanceGameConfig, EnvConfig, GymnasiumConfig
 from podzero.core.errors import ConfigError
 from podzero.core.reading import standard_input
 from podzero.core.waiting import in_thread
@@ -42,21 +42,21 @@ def serve(
     see `GtpServer`.
     """
     write = partial(print, file=sys.stdout, flush=True)
-    title, player = _served_game(who, protocol, game), parse_player(who)
+    where, player = _served_game(who, protocol, game), parse_player(who)
     most = simulations or (ROOM if protocol == "katago" and isinstance(player, TrainedPlayer) else None)
-    parts = in_thread("engine-load", lambda: make_parts(who, most, game))
+    parts = in_thread("engine-load", lambda: make_parts(who, most, where))
     match protocol:
         case "uci":
-            UciServer(who, title, parts, write).run(standard_input())
+            UciServer(who, where.title, parts, write).run(standard_input())
         case "gtp":
             GtpServer(who, parts, write, resign_at, knows_komi(player)).run(standard_input())
         case _:
-            look = in_thread("network-load", lambda: outlook_of(who, make_env(title)))
+            look = in_thread("network-load", lambda: outlook_of(who, make_env(where)))
             KataGoServer(who, parts, write, look, knows_komi(player)).run(standard_input())
 
 
-def _served_game(who: str, protocol: str, game: str | None) -> str:
-    """The game's title, after checking that the protocol can play it."""
+def _served_game(who: str, protocol: str, game: str | None) -> EnvConfig:
+    """The game, after checking that the protocol can play it."""
     where = game_to_play(game, who)
     title = where.title
     if isinstance(where, GymnasiumConfig):
@@ -69,13 +69,11 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
         raise ConfigError(f"KataGo's protocol is for Go, not for {title}; leave out --protocol")
     if protocol == "uci" and title not in UCI_VARIANTS:
         raise ConfigError(f"UCI is for {' and '.join(UCI_VARIANTS)}, not for {title}; use --protocol gtp")
-    return title
+    return where
 
 
-def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
+def make_parts(who: str, simulations: int | None, where: EnvConfig) -> EngineParts:
     """Makes the game and the player of `serve`, and compiles the player's searches."""
-    where = game_to_play(game, who)
-    assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
     if isinstance(env, GameOfChance):
         raise ConfigError(f"{env.spec.name} {_NO_DICE}")

@@ -13,6 +13,7 @@ from untrained_agents import write_untrained
 
 from podzero.core.errors import ConfigError
 from podzero.evaluation.engines import GtpEngine
+from podzero.files.players import game_to_play
 from podzero.tools.play.engine import make_parts, serve
 from podzero.tools.play.searching import Root
 
@@ -113,8 +114,12 @@ def test_an_error_of_the_player_ends_the_engine(monkeypatch):
         serve("solver", "gtp", game="hex")
 
 
+def parts_of(who, simulations=None, game=None):
+    return make_parts(who, simulations, game_to_play(game, who))
+
+
 def test_players_without_a_search_are_engines_too():
-    game, search = make_parts("solver", None, "tic_tac_toe")
+    game, search = parts_of("solver", game="tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
     *_, searched = search.results(Root.of(game.position), 1)
@@ -130,7 +135,7 @@ def best(parts, simulations=10**6, seconds=None):
 
 @pytest.fixture(scope="module")
 def tic_tac_toe(untrained):
-    return make_parts(untrained("tic_tac_toe"), None, None)
+    return parts_of(untrained("tic_tac_toe"))
 
 
 def test_a_trained_player_searches_up_to_a_number_of_simulations(tic_tac_toe):
@@ -147,7 +152,7 @@ def test_a_trained_player_searches_up_to_a_number_of_simulations(tic_tac_toe):
 
 
 def test_an_engine_keeps_the_part_of_its_tree_that_was_played(untrained):
-    parts = make_parts(untrained("tic_tac_toe"), 150, None)
+    parts = parts_of(untrained("tic_tac_toe"), 150)
     game, kept = parts.game, []
     game.restart([4])
     while not game.over:
