@@ -183,6 +183,16 @@ class PlayableGame:
             raise NotationError(f"'{name}' is illegal in this position")
         return action
 
+    def forbidden(self, allowed: Iterable[str], avoided: Iterable[str]) -> np.ndarray[Any, Any]:
+        """`[A]` bool, the actions with the `avoided` names, and all without an `allowed` one if there are any."""
+        allow, avoid = np.zeros_like(self.legal_mask), np.zeros_like(self.legal_mask)
+        for mask, names in ((allow, allowed), (avoid, avoided)):
+            mask[[self.notation.action(self.state, name) for name in names]] = True
+        forbidden: np.ndarray[Any, Any] = avoid | (~allow & allow.any())
+        if not (self.legal_mask & ~forbidden).any():
+            raise NotationError("no legal move is left")
+        return forbidden
+
     def read(self, text: str) -> list[int]:
         """Converts names of moves from the initial state, separated by spaces or commas, to actions."""
         line = self.copy()
@@ -209,11 +219,9 @@ class PlayableGame:
         self._cut(self.ply)
         self._positions[-1] = resumed
 
-    def take_back(self, plies: int = 1) -> int:
-        """Removes up to `plies` moves before the position shown, and all after it; returns the number before it."""
-        taken = min(plies, self.ply)
-        self._cut(self.ply - taken)
-        return taken
+    def take_back(self, plies: int = 1) -> None:
+        """Removes up to `plies` moves before the position shown, and all after it."""
+        self._cut(max(self.ply - plies, 0))
 
     def show(self, ply: int) -> None:
         """Shows the position after the first `ply` moves; clips `ply` to the game's length."""

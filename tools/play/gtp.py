@@ -87,7 +87,6 @@ def take_colour(words: list[str]) -> bool:
 
 RESIGN_TURNS = 3
 """Turns in a row at which the engine must see its game lost before it resigns, as in KataGo."""
-_COLUMNS = "ABCDEFGHJKLMNOPQRST"
 _MOST_STONES = 9
 _WAITING = 1000
 """Most commands read ahead."""
@@ -249,11 +248,11 @@ class GtpServer:
     def _handicap(self, words: list[str], fewer: bool = False) -> str:
         """Places a fixed handicap; with `fewer`, as many stones as it has at most if more are asked for."""
         stones, size = take_count(words, "a number of stones"), self._go_size()
-        points = handicap_points(size, stones)
-        if len(points) < 2 or (len(points) < stones and not fewer):
-            most = len(handicap_points(size, _MOST_STONES))
+        squares = handicap_squares(size, stones)
+        if len(squares) < 2 or (len(squares) < stones and not fewer):
+            most = len(handicap_squares(size, _MOST_STONES))
             raise GtpError(f"invalid number of stones: a board of this size has {f'2 to {most}' if most else 'none'}")
-        return self._place(points)
+        return self._place([self._game.name(row * size + column) for row, column in squares])
 
     def _set_free_handicap(self, words: list[str]) -> None:
         self._go_size()
@@ -486,20 +485,16 @@ class GtpServer:
         """`[A]` bool, the actions that `allow` and `avoid` forbid in the position shown; None without either."""
         if not limits:
             return None
-        game = self._game
         if not self._search.can_forbid:
             raise GtpError(f"{limits[0][0]}: {self._who} does not search, so its moves cannot be chosen")
-        named = {key: np.zeros_like(game.legal_mask) for key in ("allow", "avoid")}
+        named: dict[str, list[str]] = {"allow": [], "avoid": []}
         for key, first, names, depth in limits:
             if depth != 1:
                 raise GtpError(f"{key}: only moves of the position itself can be chosen: depth 1, not {depth}")
-            if first != game.first_to_move:
+            if first != self._game.first_to_move:
                 raise GtpError(f"{key}: only moves of {colour_name(not first)}, who is to move, can be chosen")
-            named[key][[game.notation.action(game.state, name) for name in names]] = True
-        forbidden = named["avoid"] | (~named["allow"] & named["allow"].any())
-        if not (game.legal_mask & ~forbidden).any():
-            raise GtpError("allow and avoid leave no legal move")
-        return forbidden
+            named[key] += names
+        return self._game.forbidden(named["allow"], named["avoid"])
 
     def _interrupted(self) -> bool:
         return not self._incoming.empty()
@@ -525,8 +520,3 @@ def info(lines: Sequence[Line], game: PlayableGame, command: str) -> str:
             f"pv {' '.join(game.names_of(line.moves))}"
         )
     return " ".join(moves)
-
-
-def handicap_points(size: int, stones: int) -> list[str]:
-    """The names of `handicap_squares`."""
-    return [f"{_COLUMNS[column]}{size - row}" for row, column in handicap_squares(size, stones)]

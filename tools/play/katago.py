@@ -341,18 +341,15 @@ class KataGoServer:
         field = "allowMoves" if query.allow_moves else "avoidMoves"
         if not self._search.can_forbid:
             raise _FieldError(field, f"{self._who} does not search, so its moves cannot be chosen")
-        allowed, avoided = np.zeros_like(game.legal_mask), np.zeros_like(game.legal_mask)
-        for mask, limits in ((allowed, query.allow_moves), (avoided, query.avoid_moves)):
-            # Limits of the other player have no effect at depth 1.
-            for limit in (one for one in limits if (one.player == "B") == task.black):
-                try:
-                    mask[[game.notation.action(game.state, name) for name in limit.moves]] = True
-                except NotationError as error:
-                    raise _FieldError(field, str(error)) from None
-        forbidden = avoided | (~allowed & allowed.any())
-        if not (game.legal_mask & ~forbidden).any():
-            raise _FieldError(field, "no legal move is left")
-        return forbidden
+        # Limits of the other player have no effect at depth 1.
+        allowed, avoided = (
+            [name for limit in limits if (limit.player == "B") == task.black for name in limit.moves]
+            for limits in (query.allow_moves, query.avoid_moves)
+        )
+        try:
+            return game.forbidden(allowed, avoided)
+        except NotationError as error:
+            raise _FieldError(field, str(error)) from None
 
 
 def report(task: Task, game: PlayableGame, searched: SearchedLines, look: Look | None, during: bool) -> dict[str, Any]:

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from podzero.tools.play.gtp import GtpCommand, GtpServer, handicap_points
+from podzero.tools.play.drawing import handicap_squares
+from podzero.tools.play.gtp import GtpCommand, GtpServer
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_whole_conversation(talk):
         ),
         ("kata-analyze allow w E5 1", "? allow: only moves of black, who is to move, can be chosen"),
         ("kata-analyze allow b Z9 1", "? 'Z9' is not a move of go_9x9; moves are named as E5, or pass"),
-        ("kata-analyze allow b E5 1 avoid b E5 1", "? allow and avoid leave no legal move"),
+        ("kata-analyze allow b E5 1 avoid b E5 1", "? no legal move is left"),
         ("known_command", "? syntax error: expected a command"),
     ],
 )
@@ -330,16 +331,16 @@ def test_the_winner_of_a_finished_game_is_named(talk):
         (9, "C3 G7 C7 G3 C5 G5 E3 E7 E5"),
     ],
 )
-def test_a_fixed_handicap_has_the_points_of_the_specification(stones, points):
-    assert handicap_points(9, stones) == points.split()
-    assert len(set(handicap_points(19, stones))) == stones
-    assert handicap_points(19, 2) == ["D4", "Q16"]
+def test_a_fixed_handicap_has_the_points_of_the_specification(talk, stones, points):
+    assert talk("go_9x9", f"fixed_handicap {stones}")[1] == [f"= {points}"]
+    assert len(set(handicap_squares(19, stones))) == stones
+    assert handicap_squares(19, 2) == [(15, 3), (3, 15)]
 
 
 def test_small_and_even_boards_have_at_most_four_stones():
-    assert handicap_points(7, 9) == handicap_points(7, 4) == ["C3", "E5", "C5", "E3"]
-    assert handicap_points(14, 9) == ["D4", "L11", "D11", "L4"]
-    assert handicap_points(5, 2) == []
+    assert handicap_squares(7, 9) == handicap_squares(7, 4) == [(4, 2), (2, 4), (2, 2), (4, 4)]
+    assert handicap_squares(14, 9) == [(10, 3), (3, 10), (3, 3), (10, 10)]
+    assert handicap_squares(5, 2) == []
 
 
 def test_a_handicap_has_room_on_a_board_where_only_passes_were_played(talk):
