@@ -13,16 +13,17 @@ repeat what moves share. Each step of a loop is a kernel on an accelerator: move
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.core.types import Array
+from podzero.core.types import Array, Symmetry
 from podzero.envs.boards.bits import EMPTY, Bits, constant, either, intersection, single, turned, union
-from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult
+from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult, mirror
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
 """The kinds of pieces."""
@@ -314,6 +315,16 @@ class Chess(BoardGame):
         (self.name,) = (name for name, known in CHESS_SIZES.items() if known == size)
         self.shape = (size, size, 14 * _HISTORY + (7 if size == 8 else 3))
         self.actions = size * size * self._planes
+
+    @cached_property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The mirror of left and right; none where castling distinguishes them."""
+        if self._size == 8:
+            return []
+        kinds = [(min(plane // 3, 3), *step) for plane, step in enumerate(self._moves.steps)]  # 3: no underpromotion
+        mirrored = [kinds.index((promotion, -files, ranks)) for promotion, files, ranks in kinds]
+        actions = np.arange(self.actions, dtype=np.int32).reshape(self._size, self._size, -1)
+        return [Symmetry(mirror, actions[::-1, :, mirrored].ravel())]
 
     def start(self) -> ChessBoard:
         """The initial position."""

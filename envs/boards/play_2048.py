@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.core.types import Array, Symmetry, View
-from podzero.envs.boards.rules import rotated_and_mirrored
+from podzero.envs.boards.rules import square_transforms
 
 _CELLS = 16
 _LEVELS = 18
@@ -20,8 +19,8 @@ _LEVELS = 18
 _TWO = 0.9
 """Probability that a new tile is a 2; otherwise it is a 4."""
 _TURNS = 4
-# The directions of the actions left, up, right and down, as steps of row and column.
-_DIRECTIONS = ((0, -1), (-1, 0), (0, 1), (1, 0))
+_SIDES = np.array([[-1, 1, -1], [0, -1, 2], [-1, 3, -1]], np.int32)
+"""The actions left, up, right and down, each at its side of a board."""
 
 
 class Position2048(NamedTuple):
@@ -52,7 +51,8 @@ class Play2048:
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:
         """The seven rotations and reflections."""
-        return [_symmetry(turns, mirrored) for mirrored, turns in product((False, True), range(_TURNS))][1:]
+        # Entry `a` is the action that the transformation turns into action `a`.
+        return [Symmetry(one, np.asarray(one(_SIDES))[[1, 0, 1, 2], [0, 1, 2, 1]]) for one in square_transforms()]
 
     def init(self, key: Array) -> Position2048:
         """A board with two tiles."""
@@ -137,14 +137,3 @@ def _legal(board: jax.Array) -> jax.Array:
     ways = ((right, left), (lower, upper), (left, right), (upper, lower))
     # Some tile has an empty cell before it, or an equal tile.
     return jnp.stack([jnp.any((tile > 0) & ((to == 0) | (to == tile))) for tile, to in ways])
-
-
-def _symmetry(turns: int, mirrored: bool) -> Symmetry:
-    moved = []
-    for direction in _DIRECTIONS:
-        row, column = direction
-        for _ in range(turns):
-            row, column = -column, row
-        moved.append(_DIRECTIONS.index((row, -column if mirrored else column)))
-    # Entry `a` is the action that the transformation turns into action `a`.
-    return Symmetry(rotated_and_mirrored(turns, mirrored), np.argsort(moved).astype(np.int32))
