@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
 from podzero.config import Experiment
@@ -217,8 +218,5 @@ def _transfers(compiled: CompiledProgram, slices: int) -> str:
 
 def amount(size: float) -> str:
     """A number of bytes with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
+    unit, suffix = pick_unit_and_suffix(int(size), ["B", "KiB", "MiB", "GiB", "TiB"], 1024)
+    return f"{size / unit:,.{int(unit > 1)}f} {suffix}"

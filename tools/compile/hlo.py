@@ -195,8 +195,6 @@ def trip_count(module: HloModule, computation: Computation, loop: Instruction) -
     if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
         return None
     counter, bound = (condition.instructions[name] for name in compare.operands)
-    if counter.opcode != "get-tuple-element":
-        return None
     first, last = _start(computation, loop, counter), _constant(condition, bound)
     if last is None and _is_unchanged(module, loop, bound):
         last = _start(computation, loop, bound)
@@ -234,8 +232,6 @@ def _body_result(module: HloModule, loop: Instruction, element: Instruction) -> 
 
 
 def _is_unchanged(module: HloModule, loop: Instruction, element: Instruction) -> bool:
-    if element.opcode != "get-tuple-element":
-        return False
     _, result = _body_result(module, loop, element)
     return result is not None and result.opcode == "get-tuple-element" and _index(result) == _index(element)
 
