@@ -1,12 +1,8 @@
 """Tournaments: matches chosen by uncertainty until the ratings are certain enough, their folders, and their surprises.
 
-The folder holds the settings (`tournament.json`) and the games (`games.jsonl`), one JSON object a line:
-
-    {"batch": 3, "pair": 17, "players": ["mcts:20", "random"], "moves": [4, 0, 2], "opening_plies": 0,
-     "position": "5feceb66ffc86f38", "points": [1.0, 0.0], "end": "over", "seed": 0}
-
-Games of one `pair` share an opening; `batch` and `seed` determine the random numbers. The other fields are described in
-`podzero.evaluation.games.game_to_tree`.
+The folder holds the settings (`tournament.json`) and the games (`games.jsonl`), a line each: what
+`podzero.evaluation.games.game_to_tree` describes, and `batch`, `pair` and `seed`. Games of one `pair` share an opening;
+`batch` and `seed` determine the random numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""B gymnasium environments that step together.
-
-Each call of gymnasium has a time limit. Failures are counted and what failed is replaced, so that the failure of one
-environment does not end the episodes of the others.
-"""
+"""B gymnasium environments that step together, of which a failure ends only its own episode."""
 
 from __future__ import annotations
 
