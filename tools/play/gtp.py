@@ -101,8 +101,8 @@ plies for which they alone are searched, or are not."""
 class AnalysisArguments(NamedTuple):
     """The arguments of `lz-analyze` and `kata-analyze`."""
 
-    first: bool | None = None
-    """Whether the first player, black, is to move; None for the player whose turn it is."""
+    first: bool
+    """Whether the first player, black, is to move."""
     interval: float = 100.0
     """Hundredths of a second between lines."""
     minmoves: int = 1
@@ -110,9 +110,12 @@ class AnalysisArguments(NamedTuple):
     limits: tuple[RootLimit, ...] = ()
 
     @classmethod
-    def parse(cls, words: list[str]) -> AnalysisArguments:
-        """Reads `[colour] [interval] [key value ...]`, in any order; raises `GtpError` for what is not supported."""
-        found: dict[str, Any] = {}
+    def parse(cls, words: list[str], first: bool) -> AnalysisArguments:
+        """Reads `[colour] [interval] [key value ...]`, in any order; raises `GtpError` for what is not supported.
+
+        Without a colour it is that of `first`.
+        """
+        found: dict[str, Any] = {"first": first}
         limits: list[RootLimit] = []
         while words:
             word = words.pop(0)
@@ -126,8 +129,8 @@ class AnalysisArguments(NamedTuple):
                 case "minmoves" | "maxmoves" as key:
                     found[key] = take_count(words, "a number of moves", least=int(key == "maxmoves"))
                 case "allow" | "avoid" as key:
-                    first, names = take_colour(words), names_in_text(take_word(words, "moves"))
-                    limits.append((key, first, names, take_count(words, "a depth")))
+                    mover, names = take_colour(words), names_in_text(take_word(words, "moves"))
+                    limits.append((key, mover, names, take_count(words, "a depth")))
                 case _:
                     supported = "interval, minmoves, maxmoves, allow, avoid"
                     raise GtpError(f"'{word[:80]}' is not supported; supported: {supported}")
@@ -435,8 +438,7 @@ class GtpServer:
 
     def _generate_and_show(self, command: GtpCommand) -> None:
         """Plays a move, and writes its search's result so far in each interval."""
-        wanted = AnalysisArguments.parse(command.arguments)
-        first = self._game.first_to_move if wanted.first is None else wanted.first
+        wanted = AnalysisArguments.parse(command.arguments, self._game.first_to_move)
         due, begin = -math.inf, f"={command.number}\n"
 
         def show(searched: SearchedLines) -> None:
@@ -446,14 +448,13 @@ class GtpServer:
                 self._write(begin + info(wanted.shown(searched), self._game, command.name))
                 begin = ""
 
-        move = self._generate(first, True, show, wanted.limits)
+        move = self._generate(wanted.first, True, show, wanted.limits)
         self._write(f"{begin}play {move}\n")
 
     def _analyze(self, command: GtpCommand) -> None:
         """Writes a search's result so far in each interval, until another command arrives."""
-        wanted = AnalysisArguments.parse(command.arguments)
-        first = self._game.first_to_move if wanted.first is None else wanted.first
-        with self._turn_of(first) as game:
+        wanted = AnalysisArguments.parse(command.arguments, self._game.first_to_move)
+        with self._turn_of(wanted.first) as game:
             if game.over:
                 raise GtpError("the game is over")
             root = self._root(self._forbidden(wanted.limits))
