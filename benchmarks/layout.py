@@ -50,7 +50,7 @@ GENERATED = (
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 54_189,
+    "product lines": 54_364,
     "product files": 268,
     "rooms": 15,
     "arrows between rooms": 77,

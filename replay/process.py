@@ -57,8 +57,8 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     if (machine := (platform.system(), platform.machine())) != ("Linux", "x86_64"):
         raise EnvironmentUnusable(
             "Reverb, which holds replay, exists for Linux on x86-64 alone, and this machine is "
-            f"{' on '.join(machine)}: train elsewhere, for example on a cluster with --address, whose replay shards are "
-            "on such nodes; agents play and are judged here"
+            f"{' on '.join(machine)}: train elsewhere, for example on a cluster with --address that has such nodes "
+            "for replay; agents play and are judged here"
         )
     folder = environment_folder(environment)
     python = folder / "bin" / "python"

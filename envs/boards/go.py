@@ -53,6 +53,11 @@ def check_komi(komi: float) -> None:
         raise ValueError(f"komi {komi} is not a multiple of 0.5 from -{LARGEST_KOMI} to {LARGEST_KOMI}")
 
 
+def komi_of(state: BoardState) -> float:
+    """The komi of one state of `Go`, on the host."""
+    return float(state.board.komi) / 2
+
+
 def with_komi(state: BoardState, komi: Array) -> BoardState:
     """A state of `Go`, or a batch of states, with another komi: `komi` has the batch's shape; see `check_komi`."""
     return state._replace(board=state.board._replace(komi=jnp.asarray(2 * komi).astype(jnp.int8)))

@@ -175,9 +175,10 @@ def print_review(found: Review, most: int) -> None:
             (f"{found.moves[0].side} wins", f"{_curve(rates)}  {rates[0]:.0%} to {rates[-1]:.0%}"),
         ]
     )
-    costly = sorted((one.cost, -place) for place, one in enumerate(found.moves) if one.cost > 0)[::-1][:most]
-    shown = [(str(1 - place), found.moves[-place]) for _, place in costly]
-    rows = [(number, one.side, one.move, f"{one.cost:.0%}", " ".join(one.line)) for number, one in shown]
+    rows = [
+        (str(number + 1), one.side, one.move, f"{one.cost:.0%}", " ".join(one.line))
+        for number, one in found.costliest(most).items()
+    ]
     if rows:
         print_tables([ReportTable("\nThe costliest moves:", ("move", "by", "played", "costs", "better"), rows)])
 

@@ -16,10 +16,12 @@ from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.core.errors import ConfigError
 from podzero.core.importing import how_to_install, import_extra
 from podzero.core.protocols import Env
+from podzero.core.types import EnvState
 from podzero.envs import SimulatorReplay, make_env, renders, spec_of
 from podzero.envs.notation import NotationError
 from podzero.evaluation.games import StoredGame, stored_games
-from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.evaluation.resolve import Outlook, outlook_of
+from podzero.files.players import EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
@@ -92,12 +94,13 @@ def play(
         search.name(simulations)
     if web:
         try:
-            from podzero.tools.play.page import serve
+            from podzero.tools.play.page import PageParts, serve
         except ModuleNotFoundError as missing:
             raise ConfigError(f"the page needs {missing.name}: {how_to_install('web')}") from None
         address = free_address(page.host, page.port)
-        kept = _kept(page.kept, players)
-        serve(env, players, simulations, address, kept, _rendered_picture(where), bool(page.open))
+        kept, told = _kept(page.kept, players), knows_komi(parse_player(who))
+        parts = PageParts(env, players, simulations, kept, _rendered_picture(where), _owners(who, env), told)
+        serve(parts, address, bool(page.open))
     else:
         TerminalGame(PlayableGame(env), players[who], simulations, int(second), Console()).run()
     return None
@@ -133,6 +136,14 @@ def _kept(folder: Path | None, players: Iterable[str]) -> list[StoredGame]:
         with suppress(ConfigError):
             kept += stored_games(workdir)
     return kept
+
+
+def _owners(who: str, env: Env) -> Callable[[EnvState], Outlook] | None:
+    """The network of a player that predicts who owns each square at the end; None for others."""
+    player = parse_player(who)
+    if not (isinstance(player, TrainedPlayer) and getattr(player.workdir.experiment().network, "ownership", False)):
+        return None
+    return outlook_of(who, env)
 
 
 def _search(name: str, env: Env, where: EnvConfig) -> PositionSearch:

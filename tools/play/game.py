@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from copy import copy
 from functools import lru_cache
@@ -125,6 +126,12 @@ class PlayableGame:
     def points(self) -> float:
         """The sum of rewards of the player who began the game."""
         return float(self.position.returns[self._beginner])
+
+    @property
+    def final_score(self) -> float:
+        """The score of the player who began, after all moves: 1, 0.5 or 0; NaN unless the rules end the game there."""
+        last = self._positions[-1]
+        return float(last.returns[self._beginner]) / 2 + 0.5 if last.view.done and not last.view.truncated else math.nan
 
     @property
     def result(self) -> str:

@@ -6,62 +6,102 @@ import asyncio
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from nicegui import app, background_tasks, run, ui
-from nicegui.events import KeyEventArguments, MouseEventArguments, ValueChangeEventArguments
+from nicegui.events import KeyEventArguments, MouseEventArguments, UploadEventArguments, ValueChangeEventArguments
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from podzero.config import KOMI, LARGEST_KOMI
+from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
-from podzero.core.types import SearchedNodes
+from podzero.core.types import EnvState, SearchedNodes
+from podzero.envs.boards.go import Go, komi_of, with_komi
 from podzero.envs.notation import NotationError, names_in_text
-from podzero.evaluation.games import StoredGame, game_title
+from podzero.evaluation.games import PlayedGame, StoredGame, game_title
+from podzero.evaluation.records import record_suffix, record_text
+from podzero.evaluation.resolve import Outlook
 from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, new_guard
-from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
-from podzero.tools.play.game import PlayableGame
+from podzero.tools.play.drawing import Drawing, Square, drawing_of, handicap_squares, last_squares
+from podzero.tools.play.game import PlayableGame, place_stones
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
-from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched, best_moves
+from podzero.tools.play.review import ReviewedMove, costliest, game_of, notes_on, reviewed_moves
+from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched, batch_of_one, best_moves
+from podzero.tools.records.files import SUFFIXES, nth_game
 
+BLUE = "#1565c0"
+"""The colour of buttons, which can be read on white."""
+STYLE = """
+button { min-width: 44px; min-height: 44px } /* as large as a finger */
+.q-tooltip { background: #424242; font-size: 14px }
+.body--dark { --q-primary: #90caf9 !important }
+.body--dark .bg-primary { --q-primary: #1565c0 !important } /* below white text */
+"""
+SCRIPT = """<script>
+document.documentElement.lang = "en"
+// The empty image below a board, which is described as a whole, and the bar of a page that loads.
+new MutationObserver(() => {
+    document.querySelectorAll("img:not([alt])").forEach(image => image.alt = "")
+    document.querySelector(".q-loading-bar:not([aria-label])")?.setAttribute("aria-label", "loading")
+}).observe(document.documentElement, {childList: true, subtree: true})
+</script>"""
+"""For screen readers."""
 BOTH, NONE = 2, 3
 """The sides that the person may play besides 0 and 1; with `NONE` the player plays both."""
 
 
+class PageParts(NamedTuple):
+    """What a page is made of."""
+
+    env: Env
+    players: Mapping[str, PositionSearch]
+    """By name. The first one plays, and the others are compared with it."""
+    simulations: int
+    """The initial number per search."""
+    kept: Sequence[StoredGame] = ()
+    """Finished games to step through."""
+    rendered_picture: Callable[[PlayableGame], str] | None = None
+    """Draws the board without a margin and returns the image's address; None draws it here."""
+    look: Callable[[EnvState], Outlook] | None = None
+    """The first player's network, if it predicts who owns each square at the end (`outlook_of`)."""
+    knows_komi: bool = False
+    """Whether the first player can be told the komi of a game of Go."""
+
+
 class GamePage:
-    """A page in one browser: the board, the game's moves, and the searches of its positions.
+    """A page in one browser: the board, the game's moves, and the searches of its positions."""
 
-    Of the `players`, by name, the first one plays, and the others are compared with it. `simulations` is the initial
-    number per search, and `kept` are finished games to step through. `rendered_picture` draws the board without a
-    margin and returns the image's address; None draws it here.
-    """
-
-    def __init__(
-        self,
-        env: Env,
-        players: Mapping[str, PositionSearch],
-        simulations: int,
-        kept: Sequence[StoredGame] = (),
-        rendered_picture: Callable[[PlayableGame], str] | None = None,
-    ) -> None:
-        self._game = PlayableGame(env)
-        self._players = dict(players)
-        self._opponent = next(iter(players))
-        self._simulations = simulations
+    def __init__(self, parts: PageParts) -> None:
+        self._parts = parts
+        self._game = PlayableGame(parts.env)
+        self._players = dict(parts.players)
+        self._opponent = next(iter(parts.players))
+        self._simulations = parts.simulations
         self._side = 0
         self._searched: dict[int, Searched] = {}
         self._chosen: Square | None = None
         self._picture: BoardPicture | None = None
         self._drawing: Drawing | None = None
-        self._busy = self._gone = False
-        self._kept, self._rendered_picture = kept, rendered_picture
+        self._busy = self._gone = self._shows_owners = False
+        self._handicap, self._komi = 0, KOMI
+        self._names = ("", "")
+        """Of the players of a game that was opened."""
+        self._reviewed: Sequence[ReviewedMove] = ()
+        """The game's moves, once all of its positions have been searched."""
         self._build()
 
     def _build(self) -> None:
         """One column on narrow screens, two on wide ones."""
         ui.keyboard(on_key=self._key)
-        ui.add_css("button { min-width: 44px; min-height: 44px }")  # as large as a finger
+        ui.colors(primary=BLUE)
+        ui.add_css(STYLE)
+        ui.add_head_html(SCRIPT)
         ui.context.client.on_delete(partial(setattr, self, "_gone", True))
         with ui.row().classes("w-full justify-center items-start gap-6"):
             with ui.column().classes("w-full max-w-xl gap-2"):
@@ -89,6 +129,12 @@ class GamePage:
             icon_button("search", "search this position", self._search)
             icon_button("smart_toy", "let the player move", self._reply)
             icon_button("restart_alt", "new game", self._new_game)
+            if self._game.has_win_rates:
+                icon_button("troubleshoot", "review: search all positions", self._review)
+                icon_button("save", "save the game", self._save)
+                opener = ui.upload(auto_upload=True, max_file_size=MAX_BODY_BYTES, on_upload=self._open)
+                opener.classes("hidden").props(f'accept="{",".join(SUFFIXES)}"').on("rejected", _refuse_file)
+                icon_button("folder_open", "open a game", partial(opener.run_method, "pickFiles"))
 
     def _inputs(self) -> None:
         with ui.row().classes("w-full items-center gap-3"):
@@ -97,14 +143,27 @@ class GamePage:
                 sides = {**dict(enumerate(self._game.sides)), BOTH: "both", NONE: "none"}
                 ui.toggle(sides, value=self._side, on_change=self._change_side).props("dense no-caps")
             choose_simulations(self._simulations, partial(setattr, self, "_simulations"))
+            if self._parts.look is not None:
+                ui.switch("ownership", on_change=self._show_owners)
+        if isinstance(self._game.env, Go):
+            self._go_inputs(self._game.env.spec.observation_shape[0])
         with ui.row().classes("w-full items-center gap-2"):
             entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
             entry.on("keydown.enter", lambda: self._enter(entry))
-        if self._kept:
-            names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(self._kept)}
+        if self._parts.kept:
+            names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(self._parts.kept)}
             choice = ui.select(names, label="kept games", with_input=True, clearable=True)
             choice.classes("w-full").props("dense")
             choice.on_value_change(self._load)
+
+    def _go_inputs(self, size: int) -> None:
+        """What the next game of Go begins with."""
+        with ui.row().classes("w-full items-center gap-3"):
+            stones = [0, *range(2, len(handicap_squares(size, 9)) + 1)]
+            ui.select(stones, label="handicap", value=0).classes("w-24").bind_value_to(self, "_handicap")
+            if self._parts.knows_komi:
+                komi = ui.number("komi", value=KOMI, min=-LARGEST_KOMI, max=LARGEST_KOMI, step=0.5).classes("w-24")
+                komi.bind_value_to(self, "_komi", forward=lambda value: KOMI if value is None else round(2 * value) / 2)
 
     async def _click(self, event: MouseEventArguments) -> None:
         """Plays the move to the clicked square; in chess the first click chooses a piece."""
@@ -163,15 +222,80 @@ class GamePage:
         if self._busy or event.value is None:
             return
         try:
-            self._set_up(self._kept[event.value].game.moves)
+            self._set_up(self._parts.kept[event.value].game.moves)
         except NotationError as error:
             ui.notify(f"this is a game with other rules than {self._game.env.spec.name}: {error}", type="warning")
         self._show(0)
 
     def _set_up(self, moves: Sequence[int]) -> None:
+        self._names = ("", "")
         self._searched.clear()
         self._game.restart(moves)
         self._moved()
+
+    async def _open(self, event: UploadEventArguments) -> None:
+        """Shows the start of the first game in a file of the person's."""
+        event.sender.reset()  # type: ignore[attr-defined]
+        if self._busy:
+            return
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / f"game{Path(event.file.name).suffix}"
+            await event.file.save(file)
+            try:
+                recorded = nth_game(file, self._game.env.spec)
+                self._game = game_of(self._game.env, recorded, self._parts.knows_komi)
+            except ConfigError as error:
+                ui.notify(str(error).replace(f"{folder}/", ""), type="warning", multi_line=True)
+                return
+        self._names = recorded.players
+        self._searched.clear()
+        self._moved()
+        self._show(0)
+
+    def _save(self) -> None:
+        """Gives the browser the game as SGF or PGN, with notes if all of its positions have been searched."""
+        game = self._game
+        first, second = (
+            name or (self._opponent if self._side in (1 - seat, NONE) else "person")
+            for seat, name in enumerate(self._names)
+        )
+        played = PlayedGame(first, second, tuple(game.moves), game.final_score)
+        komi = komi_of(game.state) if isinstance(game.env, Go) else KOMI
+        text = record_text(game.env, played, notes=notes_on(self._reviewed), komi=komi)
+        ui.download.content(text, f"{game.env.spec.name}{record_suffix(game.env.spec.name)}")
+
+    async def _review(self) -> None:
+        """Searches all positions of the game that have not been searched; another move ends it."""
+        moves = tuple(self._game.moves)
+        for ply in range(len(moves) + 1):
+            self._show(ply)
+            if not self._game.over and ply not in self._searched and await self._search() is None:
+                return
+            if tuple(self._game.moves) != moves:
+                return
+        found = [one for _, one in sorted(self._searched.items()) if one.value is not None]
+        if len(found) < len(self._searched):
+            ui.notify(f"{self._opponent} does not search, so it reviews no games", type="warning")
+        elif moves:
+            self._reviewed = reviewed_moves(self._game, self._game.final_score, found)[1]
+            self._game.show(len(moves))
+            self._draw()
+
+    async def _show_owners(self, event: ValueChangeEventArguments[bool | None]) -> None:
+        self._shows_owners = bool(event.value)
+        if event.value:
+            # In a thread, since the first time compiles.
+            await run.io_bound(self._owners)
+        self._draw()
+
+    def _owners(self) -> dict[Square, float]:
+        """How certainly each square will be the first player's, from -1 to 1, by the network."""
+        if self._parts.look is None or self._drawing is None or not self._shows_owners:
+            return {}
+        owned = jax.device_get(self._parts.look(batch_of_one(self._game.state)).ownership)
+        sign = 1 if self._game.first_to_move else -1
+        columns = self._drawing.size[1]
+        return {divmod(index, columns): sign * float(owner) for index, owner in enumerate(owned[0])}
 
     async def _reply(self) -> None:
         """Plays the player's move, or the rest of the game if it plays both sides."""
@@ -219,6 +343,7 @@ class GamePage:
         """Updates the page after a change of the moves."""
         # Searches are kept by ply: those of later plies may be of moves that were taken back.
         self._searched = {ply: found for ply, found in self._searched.items() if ply < self._game.ply}
+        self._reviewed = ()
         self._chosen = None
         self._draw()
 
@@ -240,10 +365,18 @@ class GamePage:
             self._moved()
 
     async def _new_game(self) -> None:
-        if not self._busy:
-            self._set_up([])
-            if not self._persons_turn:
-                await self._reply()
+        if self._busy:
+            return
+        self._set_up([])
+        if isinstance(self._game.env, Go):
+            komi = with_komi(self._game.beginning.state, np.asarray(self._komi))
+            self._game.restart(state=komi if self._parts.knows_komi else None)
+            size = self._game.env.spec.observation_shape[0]
+            squares = handicap_squares(size, self._handicap)
+            place_stones(self._game, [(True, self._game.name(row * size + column)) for row, column in squares])
+            self._moved()
+        if not self._persons_turn:
+            await self._reply()
 
     async def _change_side(self, event: Any) -> None:
         self._side = int(event.value)
@@ -269,13 +402,24 @@ class GamePage:
         self._moves.clear()
         with self._moves:
             list_moves(game, self._opponent, found)
+            self._list_costliest()
         self._draw_tree(found)
         self._values.options.update(value_chart(game, self._searched))
         self._values.update()
 
+    def _list_costliest(self) -> None:
+        """Lists the costliest moves of a game whose positions have all been searched; a click shows one."""
+        if shown := costliest(self._reviewed, SHOWN_COSTS):
+            ui.label("The costliest moves").classes("font-medium")
+        for number, one in shown.items():
+            text = f"{number + 1}. {one.side} {one.move} costs {one.cost:.0%}; better {' '.join(one.line)}"
+            ui.button(text, on_click=partial(self._show, number)).props("flat dense no-caps align=left").classes(
+                "w-full"
+            )
+
     def _draw_board(self, policy: Mapping[int, float]) -> None:
         game, drawing = self._game, self._drawing
-        own = None if self._rendered_picture is None else self._rendered_picture(game)
+        own = None if self._parts.rendered_picture is None else self._parts.rendered_picture(game)
         if drawing is None:
             if own is None:
                 ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
@@ -283,7 +427,7 @@ class GamePage:
                 ui.image(own).classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
             return
         self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size, MARGIN if own is None else 0)
-        marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
+        marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen, self._owners())
         content = self._picture.svg(drawing, marks) if own is None else self._picture.over(own, marks)
         # Not sanitized: the SVG is made here, and its labels are escaped.
         image = ui.interactive_image(
@@ -316,8 +460,15 @@ def icon_button(icon: str, hint: str, act: Callable[[], object]) -> ui.button:
     return ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
 
 
+def _refuse_file() -> None:
+    ui.notify(f"expected a file that ends in {', '.join(SUFFIXES)}, of at most a megabyte", type="warning")
+
+
 SHOWN_MOVES = 12
 """Rows in the table of a search's moves."""
+SHOWN_COSTS = 5
+"""Most moves of a reviewed game that are listed."""
+LEVELS = dict(zip(SIMULATIONS, ("no search", "fast", "quick", "usual", "slow", "slowest"), strict=True))
 
 
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
@@ -335,15 +486,21 @@ def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
     """A slider over `SIMULATIONS` and the number `chosen` at first, which calls `change` with each number chosen."""
     offered = sorted({*SIMULATIONS, chosen})
     with ui.row().classes("items-center gap-2"):
-        shown = ui.label(f"{chosen} simulations")
+        shown = ui.label(level(chosen))
         slider = ui.slider(min=0, max=len(offered) - 1, value=offered.index(chosen))
         slider.classes("w-40").props('aria-label="simulations"')
 
         def choose(index: float) -> None:
             change(offered[int(index)])
-            shown.set_text(f"{offered[int(index)]} simulations")
+            shown.set_text(level(offered[int(index)]))
 
         slider.on_value_change(lambda event: choose(event.value))
+
+
+def level(simulations: int) -> str:
+    """A number of simulations with the name of its level, if it has one."""
+    name = f"{LEVELS[simulations]}: " if simulations in LEVELS else ""
+    return f"{name}{simulations} simulation{'s' if simulations > 1 else ''}"
 
 
 MOST_NODES = 200
@@ -403,24 +560,17 @@ def value_chart(game: PlayableGame, searched: Mapping[int, Searched]) -> dict[st
     }
 
 
-def serve(
-    env: Env,
-    players: Mapping[str, PositionSearch],
-    simulations: int,
-    where: ListenAddress,
-    kept: Sequence[StoredGame] = (),
-    rendered_picture: Callable[[PlayableGame], str] | None = None,
-    in_browser: bool = False,
-) -> None:
+def serve(parts: PageParts, where: ListenAddress, in_browser: bool = False) -> None:
     """Prints the address of a `GamePage`, opens it if it is to be shown, and serves it at `where` until Ctrl-C."""
     # In a game for one player, the agent only searches the person's positions.
-    title = f"{env.spec.name} {'with' if env.spec.players == 1 else 'against'} {next(iter(players))}"
+    spec = parts.env.spec
+    title = f"{spec.name} {'with' if spec.players == 1 else 'against'} {next(iter(parts.players))}"
     guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
     app.add_middleware(GuardedApp, guard=guard)
 
-    @ui.page("/", title=f"podzero: {env.spec.name}")
+    @ui.page("/", title=f"podzero: {spec.name}")
     def page() -> None:
-        GamePage(env, players, simulations, kept, rendered_picture)
+        GamePage(parts)
 
     async def announce() -> None:
         # NiceGUI starts before it listens. If it cannot listen, it ends, and this task with it.

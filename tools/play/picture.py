@@ -18,7 +18,8 @@ from podzero.tools.play.game import PlayableGame
 CELL, MARGIN = 60, 34
 """Side of a square, and width of the border with the labels, in SVG units."""
 _STONES = {"connect_four": ("#d43d2f", "#f2c230")}
-"""Colours of the two players' stones; dark and light in other games."""
+_DARK_AND_LIGHT = ("#1c1c1c", "#fafafa")
+"""Colours of the two players' stones, and those in other games."""
 _WOOD = "#dcb66c"
 _GROUNDS = {
     "connect_four": "#2b5fad", "go_7x7": _WOOD, "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f",
@@ -43,6 +44,8 @@ class Marks(NamedTuple):
     """The squares of the last move."""
     chosen: Square | None = None
     """The square whose piece the person is about to move."""
+    owned: Mapping[Square, float] = {}
+    """How certainly each square will be the first player's, 1, or the other's, -1."""
 
 
 class BoardPicture:
@@ -93,7 +96,8 @@ class BoardPicture:
 
     def _marks_above(self, marks: Marks) -> list[str]:
         chosen = [] if marks.chosen is None else [self._frame(marks.chosen, "#0077cc")]
-        return [self._frame(square, "#e07b00") for square in marks.last] + chosen
+        owned = [self._owned(square, owner) for square, owner in marks.owned.items()]
+        return owned + [self._frame(square, "#e07b00") for square in marks.last] + chosen
 
     @property
     def _squares(self) -> list[Square]:
@@ -153,8 +157,14 @@ class BoardPicture:
             return _text(text, x, y + 7.5, 22)
         if owner < 0:
             return ""
-        colour = _STONES.get(self._game, ("#1c1c1c", "#fafafa"))[owner]
+        colour = _STONES.get(self._game, _DARK_AND_LIGHT)[owner]
         return f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="{colour}" stroke="#222" stroke-width="1.5"/>'
+
+    def _owned(self, square: Square, owner: float) -> str:
+        x, y = self.center(square)
+        colour, side = _STONES.get(self._game, _DARK_AND_LIGHT)[owner < 0], 0.32 * CELL
+        place = f'x="{x - side / 2:g}" y="{y - side / 2:g}" width="{side:g}" height="{side:g}"'
+        return f'<rect {place} fill="{colour}" stroke="#777" opacity="{abs(owner):.2f}"/>'
 
     def _frame(self, square: Square, colour: str) -> str:
         x, y = self.center(square)

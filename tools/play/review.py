@@ -68,8 +68,11 @@ class Review(NamedTuple):
 
     def text(self) -> str:
         """The record with notes, as SGF or PGN."""
-        notes = {number: _note(one) for number, one in enumerate(self.moves)}
-        return record_text(self.env, self.game, notes=notes, komi=self.komi)
+        return record_text(self.env, self.game, notes=notes_on(self.moves), komi=self.komi)
+
+    def costliest(self, most: int) -> dict[int, ReviewedMove]:
+        """See the function `costliest`."""
+        return costliest(self.moves, most)
 
     def write(self, to: Path) -> Path:
         """Writes `text` to a file, and returns its name."""
@@ -84,10 +87,21 @@ class Review(NamedTuple):
         return record_suffix(self.env.spec.name)
 
 
+def notes_on(moves: Sequence[ReviewedMove]) -> dict[int, Note]:
+    """What a record says about its moves, by their number."""
+    return dict(enumerate(map(_note, moves)))
+
+
 def _note(one: ReviewedMove) -> Note:
     if one.cost < NOTED:
         return Note(one.value)
     return Note(one.value, f"costs {one.cost:.0%} of a win; better {one.line[0]}", one.better)
+
+
+def costliest(moves: Sequence[ReviewedMove], most: int) -> dict[int, ReviewedMove]:
+    """At most so many moves by their number from 0 on, the costliest first; those that cost nothing are left out."""
+    found = [(number, one) for number, one in enumerate(moves) if one.cost > 0]
+    return dict(sorted(found, key=lambda numbered: -numbered[1].cost)[:most])
 
 
 def review(
@@ -119,17 +133,16 @@ def review(
     player = resolve(with_simulations(who, simulations), env, simulations, where.discount, keep_nodes=True)
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"player '{who}' does not search; give a trained agent or mcts:N")
-    played = _played(env, recorded, told := knows_komi(parsed))
+    played = game_of(env, recorded, told := knows_komi(parsed))
     with simulator_errors():
         found = _searched(player, played, report)
     points = _points(played, recorded)
-    start, *moves = _judged(played, points, found)
+    start, moves = reviewed_moves(played, points, found)
     first, second = (name or side for name, side in zip(recorded.players, played.sides, strict=True))
     whole = PlayedGame(first, second, tuple(played.moves), points)
     komi = KOMI if recorded.komi is None else recorded.komi
     note = "" if told or komi == KOMI else f"{komi:g}; {player.name} knows only {KOMI}, for which its win rates are"
-    reviewed = _reviewed(played, start, moves, found)
-    return Review(recorded.where, whole, env, player.name, simulations, komi, note, start, reviewed)
+    return Review(recorded.where, whole, env, player.name, simulations, komi, note, start, moves)
 
 
 def _points(game: PlayableGame, recorded: RecordedGame) -> float:
@@ -138,11 +151,14 @@ def _points(game: PlayableGame, recorded: RecordedGame) -> float:
     """
     if recorded.points is not None and (isinstance(game.env, Go) or not game.over):
         return recorded.points
-    return game.points / 2 + 0.5 if game.over and not game.position.view.truncated else float("nan")
+    return game.final_score
 
 
-def _played(env: Env, recorded: RecordedGame, knows_komi: bool) -> PlayableGame:
-    """The game with all its moves, at its end; a game of Go goes on after two passes if its record does."""
+def game_of(env: Env, recorded: RecordedGame, knows_komi: bool) -> PlayableGame:
+    """The recorded game with all its moves, at its end; a game of Go goes on after two passes if its record does.
+
+    It has the record's komi if the search `knows_komi`.
+    """
     game = PlayableGame(env)
     if isinstance(env, Go) and knows_komi and recorded.komi is not None:
         try:
@@ -179,6 +195,16 @@ def _searched(player: SearchPlayer, game: PlayableGame, report: Callable[[int, i
         found += [Searched.of(result, row) for row in range(len(batch))]
         report(len(found), len(states))
     return found
+
+
+def reviewed_moves(game: PlayableGame, points: float, found: Sequence[Searched]) -> tuple[float, list[ReviewedMove]]:
+    """The value of a game's beginning for the first player, and its moves, from searches of its positions.
+
+    `points` are the first player's, NaN if they are not known. The last position needs no search if the game is over.
+    """
+    game.show(len(game.moves))
+    start, *values = _judged(game, points, found)
+    return start, _reviewed(game, start, values, found)
 
 
 def _judged(game: PlayableGame, points: float, found: Sequence[Searched]) -> Iterator[float]:

@@ -111,9 +111,11 @@ def test_a_game_for_three_is_not_shown(play, three_players):
 @pytest.mark.parametrize(("arguments", "game"), [([], "connect_four"), (["tic_tac_toe"], "tic_tac_toe")])
 def test_the_demo_is_a_page_against_an_agent_of_the_zoo_in_the_browser(command, monkeypatch, arguments, game):
     page, shown = pytest.importorskip("podzero.tools.play.page"), []
-    monkeypatch.setattr(page, "serve", lambda env, players, *rest: shown.append((env.spec.name, [*players], rest[-1])))
+    monkeypatch.setattr(page, "serve", lambda parts, where, opens: shown.append((parts, opens)))
     assert command("demo", *arguments)[0] == 0
-    assert shown == [(game, [f"zoo:{game}"], True)]
+    parts, opens = shown[0]
+    assert (parts.env.spec.name, [*parts.players], opens) == (game, [f"zoo:{game}"], True)
+    assert parts.look is None  # its network does not predict who owns a square
     assert command("play", f"zoo:{game}", "--web")[0] == 0
     assert shown[1][-1] is False
 

@@ -1,5 +1,7 @@
 """The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
 
+import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,79 @@ def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):
     entry.send_keys(Keys.CONTROL, "a")
     entry.send_keys("a3", Keys.ENTER)
     wait(lambda: status(browser) == "first player wins")
+
+
+def button(driver, hint):
+    return driver.find_element(By.CSS_SELECTOR, f'button[aria-label="{hint}"]')
+
+
+def choose_file(driver, file, text):
+    """Opens a file of this text on the page."""
+    file.write_text(text)
+    driver.find_element(By.CSS_SELECTOR, "input[type=file]").send_keys(str(file))
+
+
+def said(driver):
+    return driver.find_element(By.TAG_NAME, "body").text
+
+
+def test_a_game_is_opened_reviewed_and_saved_with_notes(browser, tmp_path):
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    names = '[White "Ann"]\n[Black "Bob"]\n'
+    choose_file(browser, tmp_path / "mine.pgn", names + '[Variant "tic_tac_toe"]\n\n1. a1 a2 2. b1 a3 3. c1 1-0\n')
+    wait(lambda: "a1 a2 b1 a3 c1" in said(browser))
+    assert status(browser) == "move 1: first player to move"
+    button(browser, "review: search all positions").click()
+    wait(lambda: "The costliest moves" in said(browser))
+    costliest = browser.find_element(By.XPATH, "//button[contains(., '4. second player a3 costs')]")
+    costliest.click()
+    wait(lambda: status(browser) == "move 4: second player to move")
+    button(browser, "save the game").click()
+    saved = tmp_path / "tic_tac_toe.pgn"
+    wait(saved.exists)
+    text = " ".join(saved.read_text().split())
+    assert '[White "Ann"] [Black "Bob"]' in text
+    assert re.search(r"2\. b1 \{\[%eval [^}]*\} 2\.\.\. a3 \{\[%eval [-\d.]+\] costs \d+% of a win", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("wrong.pgn", '[Variant "tic_tac_toe"]\n\n1. a1 a1 *', "a1"),
+        ("empty.sgf", "", "game.sgf"),
+        ("not.pgn", "\0", "game.pgn"),
+    ],
+)
+def test_a_file_that_is_no_game_of_these_rules_is_refused(browser, tmp_path, name, text, why):
+    choose_file(browser, tmp_path / name, text)
+    refusal = wait(lambda: browser.find_elements(By.CSS_SELECTOR, ".q-notification__message"))[0].text
+    assert why in refusal
+    assert "/" not in refusal
+    assert status(browser) == "move 1: first player to move"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, scheme):
+    scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme_feature]})
+    browser.refresh()
+    wait(lambda: status(browser) == "move 1: first player to move")
+    button(browser, "search this position").click()
+    wait(lambda: "visits" in said(browser))
+    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text())
+    found = browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
+    assert [one for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_go_begins_with_a_handicap_and_shows_who_owns_the_board():
+    with served("zoo:go_9x9", "--simulations", "2") as address, opened(address) as browser:
+        browser.find_element(By.CSS_SELECTOR, "[aria-label=handicap]").click()
+        wait(lambda: browser.find_elements(By.XPATH, "//*[@role='option'][contains(., '2')]"))[0].click()
+        button(browser, "new game").click()
+        wait(lambda: status(browser) == "move 5: Black to move")
+        browser.find_element(By.CSS_SELECTOR, "[role=switch]").click()
+        owners = "return document.querySelectorAll('[role=img] svg rect[opacity]').length"
+        wait(lambda: browser.execute_script(owners) == 81)
 
 
 def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
