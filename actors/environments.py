@@ -15,7 +15,7 @@ from podzero.actors.assembly import concatenated
 from podzero.actors.clients import ActorLoop, EpisodeMetrics, Running, acted
 from podzero.actors.core import explore
 from podzero.config import Experiment
-from podzero.config.samples import nstep_returns, stored_observations, window_steps
+from podzero.config.samples import nstep_returns, stored_observations, window_steps, windows_of
 from podzero.core.types import Array, EnvSpec, Window
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import LEAST_PRIORITY
@@ -127,37 +127,6 @@ class WindowCutter:
         if self._spec.action_bounds is None:
             return self._random.integers(0, self._spec.num_actions, shape)
         return self._random.uniform(-1.0, 1.0, shape)
-
-
-def windows_of(
-    experiment: Experiment, gathered: Callable[[str, int], Any], length: Array, terminated: Array, drawn: Array,
-    observations: int, xp: Any = np,
-) -> Window:  # fmt: skip
-    """N windows of `length` `[N]` steps with so many `observations`, by `xp`, `numpy` or `jax.numpy`.
-
-    `gathered(name, count)` are the first entries `[N, count, ...]` of a field, also those after the end. `drawn` are
-    random actions `[N, K, ...]`: after the end they teach the dynamics that none leaves the absorbing state.
-    """
-    unroll, count = experiment.muzero.unroll_steps, np.arange(window_steps(experiment) + 1)
-    # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
-    steps, positions = count < length[:, None], count <= length[:, None]
-
-    def existing(name: str, exists: Any, otherwise: Any = 0) -> Any:
-        values = gathered(name, exists.shape[1])
-        there = exists.reshape(*exists.shape, *[1] * (values.ndim - 2))
-        return xp.where(there, values, xp.asarray(otherwise, values.dtype))
-
-    return Window(
-        observation=existing("observation", positions[:, :observations]),
-        action=existing("action", steps[:, :unroll], drawn),
-        reward=existing("reward", steps[:, :-1]),
-        value=existing("value", steps | (positions & ~terminated[:, None])),
-        policy=existing("policy", steps[:, : unroll + 1]),
-        candidates=existing("candidates", steps[:, : unroll + 1]),
-        length=length.astype(np.int32),
-        terminated=terminated,
-        version=gathered("version", 1)[:, 0],
-    )
 
 
 def window_priorities(windows: Window, experiment: Experiment, xp: Any = np) -> Any:

@@ -17,9 +17,9 @@ import optax
 from podzero.actors.clients import Acted, Running, acted
 from podzero.actors.core import explore
 from podzero.actors.device_actor import Rows, games_last, overwritten
-from podzero.actors.environments import Position, window_priorities, windows_of
+from podzero.actors.environments import Position, window_priorities
 from podzero.config import Experiment
-from podzero.config.samples import stored_observations, window_like, window_steps
+from podzero.config.samples import stored_observations, window_like, window_steps, windows_of
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, Params, Window
 from podzero.envs import sample_packing

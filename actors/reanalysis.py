@@ -12,10 +12,10 @@ import numpy as np
 
 from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
-from podzero.actors.environments import window_priorities, windows_of
+from podzero.actors.environments import window_priorities
 from podzero.actors.targets import outcome_classes, value_targets
 from podzero.config import ActorsConfig, Experiment
-from podzero.config.samples import stored_observations
+from podzero.config.samples import stored_observations, windows_of
 from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states

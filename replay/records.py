@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.config.samples import UNSEARCHED, stored_observations, window_steps
+from podzero.config.samples import UNSEARCHED, stored_observations, window_steps, windows_of
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, PackedBatch, Sample, Window
 from podzero.envs import SamplePacking
@@ -259,41 +259,30 @@ class RecordedEpisodes:
         if left.min() < 0 or (np.arange(len(left)) + left).max() >= len(left):
             raise ConfigError(f"data.records: an episode ends outside of the file: {_DAMAGED}")
         self._starts = np.flatnonzero(left > 0)
-        self._unroll, self._steps = experiment.muzero.unroll_steps, window_steps(experiment)
-        self._kept = stored_observations(experiment)
-        self._actions = spec.num_actions
+        self._experiment, self._steps, self._actions = experiment, window_steps(experiment), spec.num_actions
 
     def draw(self, random: np.random.Generator, count: int) -> Window:
         """Windows `[count, ...]`, drawn uniformly with replacement."""
         starts = self._starts[random.integers(len(self._starts), size=count)]
         left = self._rows["left"][starts]
-        ahead = np.arange(self._steps + 1)
-        step_exists, position_exists = ahead < left[:, None], ahead <= left[:, None]
-        # Positions after the end stay at the last row of the episode, and are cleared below.
-        index = starts[:, None] + np.minimum(ahead, left[:, None])
+        # Positions after the end stay at the last row of the episode; `windows_of` clears them.
+        index = starts[:, None] + np.minimum(np.arange(self._steps + 1), left[:, None])
 
-        def gathered(name: str, count: int, exists: NDArray[np.bool_]) -> NDArray[Any]:
-            found: NDArray[Any] = self._rows[name][index[:, :count]]
-            found[~exists[:, :count]] = 0
+        def gathered(name: str, entries: int) -> NDArray[Any]:
+            match name:
+                case "policy":
+                    return _chosen(self._rows["action"][index[:, :entries]], self._actions)
+                case "candidates":
+                    return np.zeros((count, entries, 0), np.float32)
+                case "version":
+                    return np.full((count, entries), UNSEARCHED, np.int32)
+            found: NDArray[Any] = self._rows[name][index[:, :entries]]
             return found
 
-        action = gathered("action", self._unroll, step_exists)
-        # As in `WindowCutter`: no action leaves the absorbing state after the end.
-        missing = ~step_exists[:, : self._unroll]
-        action[missing] = random.integers(self._actions, size=int(missing.sum()))
-        policy = _chosen(gathered("action", self._unroll + 1, step_exists), self._actions)
-        policy[~step_exists[:, : self._unroll + 1]] = 0
-        return Window(
-            observation=gathered("observation", self._kept, position_exists),
-            action=action,
-            reward=gathered("reward", self._steps, step_exists),
-            value=gathered("value", self._steps + 1, position_exists),
-            policy=policy,
-            candidates=np.zeros((len(starts), self._unroll + 1, 0), np.float32),
-            length=np.minimum(left, self._steps).astype(np.int32),
-            terminated=self._rows["terminated"][starts] & (left <= self._steps),
-            version=np.full(len(starts), UNSEARCHED, np.int32),
-        )
+        terminated = self._rows["terminated"][starts] & (left <= self._steps)
+        drawn = random.integers(self._actions, size=(count, self._experiment.muzero.unroll_steps))
+        kept = stored_observations(self._experiment)
+        return windows_of(self._experiment, gathered, np.minimum(left, self._steps), terminated, drawn, kept)
 
 
 def recorded_batches(

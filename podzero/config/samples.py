@@ -1,7 +1,8 @@
-"""Shapes and dtypes of training samples, and n-step returns for NumPy and JAX."""
+"""Shapes and dtypes of training samples; windows of episodes and n-step returns for NumPy and JAX."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -83,6 +84,37 @@ def stored_observations(experiment: Experiment) -> int:
 def with_axes(like: Any, *leading: int) -> Any:
     """Adds leading axes to every shape of a tree."""
     return jax.tree.map(lambda leaf: _struct((*leading, *leaf.shape), leaf.dtype), like)
+
+
+def windows_of(
+    experiment: Experiment, gathered: Callable[[str, int], Any], length: Any, terminated: Any, drawn: Any,
+    observations: int, xp: Any = np,
+) -> Window:  # fmt: skip
+    """N windows of `length` `[N]` steps with so many `observations`, by `xp`, `numpy` or `jax.numpy`.
+
+    `gathered(name, count)` are the first entries `[N, count, ...]` of a field, also those after the end. `drawn` are
+    random actions `[N, K, ...]`: after the end they teach the dynamics that none leaves the absorbing state.
+    """
+    unroll, count = experiment.muzero.unroll_steps, np.arange(window_steps(experiment) + 1)
+    # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
+    steps, positions = count < length[:, None], count <= length[:, None]
+
+    def existing(name: str, exists: Any, otherwise: Any = 0) -> Any:
+        values = gathered(name, exists.shape[1])
+        there = exists.reshape(*exists.shape, *[1] * (values.ndim - 2))
+        return xp.where(there, values, xp.asarray(otherwise, values.dtype))
+
+    return Window(
+        observation=existing("observation", positions[:, :observations]),
+        action=existing("action", steps[:, :unroll], drawn),
+        reward=existing("reward", steps[:, :-1]),
+        value=existing("value", steps | (positions & ~terminated[:, None])),
+        policy=existing("policy", steps[:, : unroll + 1]),
+        candidates=existing("candidates", steps[:, : unroll + 1]),
+        length=length.astype(np.int32),
+        terminated=terminated,
+        version=gathered("version", 1)[:, 0],
+    )
 
 
 def nstep_returns(
