@@ -202,7 +202,7 @@ class Run:
         if lost > 0:
             log.warning("the learner restarts from step %s: %s steps since are made again", f"{step:,}", f"{lost:,}")
             self._files.put("go back", partial(self._open_metrics, step, self._monitor.step))
-        self._monitor.go_back(step)
+        self._monitor.step = step
         self._saver.newest = checkpoint.step if checkpoint else None
 
     def _recover(self, held: HeldByOthers, signals: StopSignals) -> bool:
@@ -305,7 +305,7 @@ class Run:
         status = self._monitor.status(time.monotonic(), self._supervisor.silent)
         actors = self._supervisor.actors
         status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted)
-        status = replace(status, failing=self._supervisor.failing)
+        status = replace(status, failing=self._supervisor.failures.failing)
         if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._files.put("metrics", self._write_metrics)

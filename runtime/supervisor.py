@@ -93,7 +93,7 @@ class Supervisor:
         self._context = RunContext(experiment, workdir, run="", store=None, directory=None, secrets=dict(secrets))
         table = program(experiment)
         self._nodes = RunNodes(cluster, experiment.cluster, table, home)
-        self._failures = Failures(table, self._nodes.describe)
+        self.failures = Failures(table, self._nodes.describe)
         self._examined: deque[tuple[str, Call]] = deque(maxlen=8)
         """Suspected workers, and the pending answers to what they do."""
         self._groups = {kind.name: WorkerGroup(kind, self._spawn) for kind in table if kind.name != "learner"}
@@ -202,11 +202,6 @@ class Supervisor:
         return next(iter(self._evaluators.workers.values()), None)
 
     @property
-    def failing(self) -> dict[str, str]:
-        """The workers that have not worked since they failed: by name, the failures in a row and the last error."""
-        return self._failures.failing
-
-    @property
     def silent(self) -> dict[str, float]:
         """The workers that have been silent for long: by name, for how many seconds."""
         everybody = (*self._everybody, *self._agents.values())
@@ -222,12 +217,12 @@ class Supervisor:
         self._nodes.check_ended()
         for worker in self._workers:
             if worker.worked:
-                self._failures.record_work(worker.actor.name)
+                self.failures.record_work(worker.actor.name)
         ended = []
         for group in self._groups.values():
             alive = list(group.workers)  # with those that ended, which are recorded one by one
             for actor, error in group.remove_ended():
-                self._failures.record_end(actor.name, actor.node, error, alive)
+                self.failures.record_end(actor.name, actor.node, error, alive)
                 ended.append(actor.name)
         restarted = self._restart_shards(newest)
         if restarted or ended or time.monotonic() >= self._look_at:
@@ -245,8 +240,8 @@ class Supervisor:
                 continue
             where = self._nodes.for_workers(accelerators=True) if kind.resources and not group.complete else nodes
             able = [node for node in where if node.cpus >= kind.cpus and covers(node.resources, kind.resources)]
-            usable = self._failures.usable(kind.name, able)
-            absent = group.missing(limit, self._failures.may_start)[:MOST_STARTS]
+            usable = self.failures.usable(kind.name, able)
+            absent = group.missing(limit, self.failures.may_start)[:MOST_STARTS]
             places = actor_places(usable, self._taken(), kind.cpus, len(absent), kind.resources, group.running)
             for index, node in zip(absent, places, strict=False):
                 group.start(index, node)
@@ -419,8 +414,8 @@ class Supervisor:
     def _restart_shards(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Restarts the lost shards that may start again, once a thread has read where from; returns their names."""
         group, restarted = self.shards, list[str]()
-        missing = group.missing(group.wanted, self._failures.may_start)
-        nodes = self._failures.usable(SHARD, self._nodes.for_workers()) if missing else []
+        missing = group.missing(group.wanted, self.failures.may_start)
+        nodes = self.failures.usable(SHARD, self._nodes.for_workers()) if missing else []
         stranded = set() if nodes else {group.kind.names[index] for index in missing}
         for name in sorted(stranded - self._stranded):
             log.warning(
@@ -438,7 +433,7 @@ class Supervisor:
             try:
                 saved = found.result()
             except StorageError as failure:  # it may pass, and an empty shard in its place would not
-                self._failures.record_end(name, None, failure, [])
+                self.failures.record_end(name, None, failure, [])
                 continue
             # It starts in any case, since training needs all shards.
             node, contents = with_fewest(nodes, group.running), saved.shard(index) if saved else []

@@ -115,17 +115,13 @@ class Monitor:
         self._books = {table: Books(table, shards, now, restored) for table in self._trained if shards}
         since = int(restored.get("evaluations_since_best", 0))
         self._best = BestSnapshot(restored.get("best_score", -math.inf), int(restored.get("best_step", -1)), since)
-        self._step = step
+        self.step = step
+        """The learner step; whoever lets the learner start again from an earlier one sets it back."""
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
         self._learner_lost = False
         self._forced: Phase | None = None
         self._phase_ends = math.inf
-
-    @property
-    def step(self) -> int:
-        """The learner step."""
-        return self._step
 
     @property
     def _has_trained(self) -> bool:
@@ -156,9 +152,9 @@ class Monitor:
             self._best.add(metrics)
         step = metrics.get("learner/step")
         if step is not None:
-            if step > self._step and not self._has_trained:
+            if step > self.step and not self._has_trained:
                 self._training.started_at = now
-            self._step = int(step)
+            self.step = int(step)
             self._rates["steps"].add(now, step)
 
     def _lag(self, metrics: Mapping[str, float], now: float) -> dict[str, float]:
@@ -217,10 +213,6 @@ class Monitor:
         self._rates.pop("steps", None)
         self._gauges = defaultdict(dict, {who: kept for who, kept in self._gauges.items() if kind_of(who) != "learner"})
 
-    def go_back(self, step: int) -> None:
-        """Goes back to the step from which the learner starts again."""
-        self._step = step
-
     def counters(self, now: float) -> dict[str, float]:
         """The counters to store in a checkpoint."""
         counters = {"elapsed_s": self.elapsed_s(now), "nodes_s": self.nodes_s(now)}
@@ -265,7 +257,7 @@ class Monitor:
             phase=self._phase(size),
             elapsed_s=self.elapsed_s(now),
             time_left_s=self._time_left_s(now),
-            step=self._step,
+            step=self.step,
             episodic=experiment.learns_model,
             server_fill=self._mean_over("inference", "server/fill"),
             server_busy=self._mean_over("inference", "server/busy"),
@@ -294,7 +286,7 @@ class Monitor:
             silent=dict(silent),
             paid_s=paid_s,
             goodput=_per(paid_s["training"], sum(paid_s.values())),
-            ledger={table: each.ledger(self._step * self._trained[table], now) for table, each in self._books.items()},
+            ledger={table: each.ledger(self.step * self._trained[table], now) for table, each in self._books.items()},
             shares=self._shares(now, silent),
             **known,
         )
@@ -338,7 +330,7 @@ class Monitor:
         limits = [] if stop.minutes is None else [60.0 * stop.minutes - self.elapsed_s(now)]
         if (hours := self._experiment.most_hours) is not None:
             limits.append(3600.0 * hours - self.nodes_s(now))
-        counted = ((stop.steps, self._step, "steps"), (stop.games, self._totals["games"], "games"))
+        counted = ((stop.steps, self.step, "steps"), (stop.games, self._totals["games"], "games"))
         for limit, done, rate in counted:
             per_s = self._rates[rate].per_s(now)
             if self._has_trained and limit is not None and (per_s > 0 or done >= limit):

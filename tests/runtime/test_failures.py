@@ -337,7 +337,7 @@ def test_an_actor_that_always_fails_ends_no_run_in_which_others_play(start, cloc
     supervisor, cluster = start(cpu_node("home", 4), actors={"count": 3})
     fail_for(DAY_S, supervisor, cluster, clock, ["actor-0"])
     assert restarts_in_a_day(processes(cluster, "actor-0"))
-    assert supervisor.failing.keys() == {"actor-0"}
+    assert supervisor.failures.failing.keys() == {"actor-0"}
 
 
 def test_five_hundred_failures_of_actors_that_play_in_between_end_no_run(start, clock):
@@ -348,7 +348,7 @@ def test_five_hundred_failures_of_actors_that_play_in_between_end_no_run(start, 
         die(cluster, name)
         assert tick(supervisor, clock, 1200.0) == [name]
         assert len(cluster.alive("actor")) == 5
-    assert supervisor.failing["actor-4"] == "once: actor-4 is gone: a bug"
+    assert supervisor.failures.failing["actor-4"] == "once: actor-4 is gone: a bug"
 
 
 def test_actors_that_fail_together_once_go_on_together(start, clock):
@@ -367,9 +367,9 @@ def test_an_evaluator_that_always_fails_never_ends_training(start, clock, error)
     tick(supervisor, clock)
     fail_for(DAY_S, supervisor, cluster, clock, ["evaluator"], error)
     assert restarts_in_a_day(processes(cluster, "evaluator"))
-    assert supervisor.failing.keys() == {"evaluator"}
-    assert "times in a row: " in supervisor.failing["evaluator"]
-    assert str(error) in supervisor.failing["evaluator"]
+    assert supervisor.failures.failing.keys() == {"evaluator"}
+    assert "times in a row: " in supervisor.failures.failing["evaluator"]
+    assert str(error) in supervisor.failures.failing["evaluator"]
 
 
 def test_an_evaluator_that_has_judged_again_is_not_failing(start, clock):
@@ -378,11 +378,11 @@ def test_an_evaluator_that_has_judged_again_is_not_failing(start, clock):
     tick(supervisor, clock)
     die(cluster, "evaluator", "no space left")
     tick(supervisor, clock)
-    assert supervisor.failing == {"evaluator": "once: evaluator is gone: no space left"}
+    assert supervisor.failures.failing == {"evaluator": "once: evaluator is gone: no space left"}
     tick(supervisor, clock)
     work(supervisor, cluster, "evaluator", {"evaluation/step": 40.0})
     tick(supervisor, clock)
-    assert supervisor.failing == {}
+    assert supervisor.failures.failing == {}
 
 
 def test_an_evaluator_without_its_engine_goes_to_another_node(start, clock):

@@ -239,7 +239,7 @@ def test_a_lost_shard_does_not_restart_empty_while_the_checkpoints_are_not_seen(
     for _ in range(3):
         assert supervisor.reconcile(unseen) == []
     assert cluster.named("replay-0") is lost
-    assert "one of step 40" in supervisor.failing["replay-0"]
+    assert "one of step 40" in supervisor.failures.failing["replay-0"]
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
@@ -483,7 +483,7 @@ def test_actors_leave_the_least_filled_node_first_in_order_and_without_having_fa
     assert left == {actor.name: [last] for actor in leaving}
     assert all(actor.killed for actor in leaving)
     assert supervisor.reconcile(nothing_saved) == []
-    assert (supervisor.failing, set(cluster.places("actor").values())) == ({}, {"large"})
+    assert (supervisor.failures.failing, set(cluster.places("actor").values())) == ({}, {"large"})
     supervisor.actors.wanted = 7
     supervisor.actors.fit()
     supervisor.scale()

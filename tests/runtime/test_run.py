@@ -42,7 +42,7 @@ class FakeSupervisor:
         self.failure = None
         self.killed = False
         self.ended = []
-        self.failing, self.silent = {}, {}
+        self.failures, self.silent = SimpleNamespace(failing={}), {}
         self.actors = SimpleNamespace(workers={}, wanted=0, fit=dict)
         self.paid = PaidTime(time.monotonic())
         self.shares = []
@@ -232,11 +232,12 @@ def test_a_run_that_a_signal_ends_judges_nothing(make_run):
 
 def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
     supervisor = FakeSupervisor()
-    supervisor.ended, supervisor.failing = ["evaluator"], {"evaluator": "once: gnugo is not installed"}
+    supervisor.ended, failing = ["evaluator"], {"evaluator": "once: gnugo is not installed"}
+    supervisor.failures.failing = failing
     run = make_run(supervisor)
     run.until_end(StopSignals())
     run.close()
-    assert (status(workdir)["restarts"], status(workdir)["failing"]) == (1, supervisor.failing)
+    assert (status(workdir)["restarts"], status(workdir)["failing"]) == (1, failing)
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     assert [line["metrics"] for line in lines if line["worker"] == "evaluator"] == [{"count/restarts": 1.0}]
 

@@ -61,7 +61,7 @@ def test_a_lost_learner_ends_training_until_it_makes_a_step_again_and_counters_g
     monitor.add("learner", {"learner/step": 100, "learner/loss": 1.5}, 1050.0)
     monitor.add("actor-0", {"count/games": 7}, 1050.0)
     monitor.lose_learner(1060.0)
-    monitor.go_back(40)
+    monitor.step = 40
     assert monitor.share_passed(1060.0) == 0.0, "the progress so far is in the learner's checkpoint"
     status = monitor.status(1500.0)
     assert (status.phase, status.step, status.elapsed_s, status.games) == ("starting", 40, 50.0, 7)
