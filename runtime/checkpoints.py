@@ -262,17 +262,12 @@ def _unfinished(workdir: Workdir, part: str) -> Iterator[Path]:
     folder.mkdir(parents=True)
     try:
         yield folder
-    except Exception:
-        _delete_rest(folder)  # the next attempt deletes what a worker may still write there
-        raise
-    _delete_rest(folder)
-
-
-def _delete_rest(folder: Path) -> None:
-    """Deletes a hidden folder, unless it has been committed after all, which a bucket tells."""
-    with suppress(OSError, StorageError):
-        if folder.name in store_of(folder).list(folder.parent):
-            store_of(folder).delete(folder)
+    finally:
+        # Unless it has been committed after all, which a bucket tells. What a worker still writes there is deleted by
+        # the next attempt.
+        with suppress(OSError, StorageError):
+            if folder.name in store_of(folder).list(folder.parent):
+                store_of(folder).delete(folder)
 
 
 def _check_visible(parts: Sequence[tuple[str, Path]]) -> None:
