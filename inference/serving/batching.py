@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from podzero.inference.evaluation_cache import Rows
-from podzero.inference.serving.messages import Answer
 
 RUNNING = 2
 """Batches on the device at once: one is computed while the next one is transferred."""
@@ -41,11 +40,6 @@ class Request:
     evaluated: int = 0
     version: int = sys.maxsize
     """The oldest version of the parameters that evaluated any of the rows."""
-
-    def answer(self) -> Answer:
-        """The answer, when all is evaluated."""
-        assert self.evaluations is not None, "nothing was evaluated"
-        return Answer(self.number, self.version, self.evaluations)
 
 
 class Piece(NamedTuple):

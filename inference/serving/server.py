@@ -24,7 +24,7 @@ from podzero.core.protocols import Report
 from podzero.inference.evaluation_cache import Rows
 from podzero.inference.serving import messages
 from podzero.inference.serving.batching import RUNNING, Batcher, EvaluationBatch, Request, ServerMetrics
-from podzero.inference.serving.messages import CREDITS, Hello, Identity, MessageError, Welcome
+from podzero.inference.serving.messages import CREDITS, Answer, Hello, Identity, MessageError, Welcome
 
 QUEUE_BYTES = 2**30
 """Memory of a server for requests and responses; it refuses actors whose requests might need more."""
@@ -287,7 +287,9 @@ class InferenceServer:
             self._metrics.finished(now)
             for request in batch.answer(version, evaluations):
                 self._sessions.answered(request.client, request.number)
-                self._send(request.client, messages.answer_frames(request.answer()._replace(lag=self.lag)))
+                assert request.evaluations is not None
+                answer = Answer(request.number, request.version, request.evaluations, self.lag)
+                self._send(request.client, messages.answer_frames(answer))
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:

@@ -37,7 +37,7 @@ def test_every_position_is_evaluated_once_and_every_request_answered_in_order(le
     assert batcher.queued == 0
     assert [one.number for one in complete] == list(range(len(lengths)))
     for one in complete:
-        np.testing.assert_array_equal(one.answer().evaluations, evaluated(one.rows))
+        np.testing.assert_array_equal(one.evaluations, evaluated(one.rows))
     assert places - filled < SIZES[0] + 0.25 / 0.75 * filled + 1  # at least three quarters of each batch but the least
 
 
@@ -48,7 +48,7 @@ def test_an_answer_has_the_oldest_of_its_versions():
         batch = batcher.take(1.0, 0, others_may_ask=False)
         complete = batch.answer(version, evaluated(batch.rows()))
     assert complete == [one]
-    assert one.answer().version == 4
+    assert one.version == 4
 
 
 def test_an_idle_device_waits_for_the_deadline_while_others_may_ask():
