@@ -10,7 +10,6 @@ import hashlib
 import logging
 import platform
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
     An existing one is replaced. Parameters are nested mappings with string keys; the snapshot records the experiment.
     Only one process at a time may write to `folder`; any number may read.
     """
-    tree = _as_dicts(jax.device_get(params))
+    tree = serialization.to_state_dict(jax.device_get(params))
     content = {
         "format": _FORMAT,
         "step": step,
@@ -134,13 +133,6 @@ def _digest(leaf: np.ndarray[Any, Any]) -> str:
     """SHA-256 of dtype, shape and contents."""
     head = f"{leaf.dtype.name}{leaf.shape}".encode()
     return hashlib.sha256(head + leaf.tobytes()).hexdigest()
-
-
-def _as_dicts(params: Params) -> Any:
-    """Converts the mappings of the network's library into plain dicts of arrays."""
-    if isinstance(params, Mapping):
-        return {name: _as_dicts(child) for name, child in params.items()}
-    return np.asarray(params)
 
 
 def _leaves(tree: Params) -> dict[str, Any]:
