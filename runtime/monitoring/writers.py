@@ -240,11 +240,6 @@ class PrometheusWriter:
         except OSError as error:
             raise ConfigError(f"metrics.prometheus = {address}: cannot listen there: {error.strerror}") from None
 
-    @property
-    def port(self) -> int:
-        """The port of the endpoint."""
-        return int(self._server.server_port)
-
     def write(self, report: MetricsReport, step: int) -> None:
         """Replaces the kind's gauges and adds to its counters."""
         self._metric(Gauge, "step", report.worker).set(step)

@@ -117,7 +117,7 @@ def writer():
 
 
 def scraped(writer):
-    with urllib.request.urlopen(f"http://127.0.0.1:{writer.port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{writer._server.server_port}/metrics", timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             (sample.name, sample.labels["worker"]): sample.value for family in families for sample in family.samples
@@ -142,14 +142,14 @@ def test_values_that_are_not_finite_and_odd_names_are_taken(writer):
 
 
 def test_a_closed_endpoint_releases_its_port(writer):
-    port = writer.port
+    port = writer._server.server_port
     writer.close()
     PrometheusWriter(f"127.0.0.1:{port}", "another").close()
 
 
 def test_a_port_that_is_in_use_is_refused(writer):
     with pytest.raises(ConfigError, match=r"metrics\.prometheus"):
-        PrometheusWriter(f"127.0.0.1:{writer.port}", "another")
+        PrometheusWriter(f"127.0.0.1:{writer._server.server_port}", "another")
 
 
 def test_names_are_letters_digits_and_underscores():
