@@ -291,7 +291,7 @@ class Supervisor:
             self._examined.remove((name, call))
             try:
                 state, _, stacks = call.result(0.0).partition("\n")
-                log_report(log, LogReport(time.time(), name, logging.WARNING, state, stacks))
+                log_report(log, LogReport(name, logging.WARNING, state, stacks))
             except Exception as failure:  # its node may hang, too
                 log.warning("%s cannot be examined: %s", name, failure)
 

@@ -27,8 +27,6 @@ class MetricsReport(NamedTuple):
 class LogReport(NamedTuple):
     """A worker's log record."""
 
-    time_s: float
-    """Seconds since the epoch."""
     worker: str
     level: int
     text: str
@@ -61,11 +59,11 @@ class ReportBuffer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Adds a log record."""
         details = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        self._items.append(LogReport(record.created, self._worker, record.levelno, summary(record), details))
+        self._items.append(LogReport(self._worker, record.levelno, summary(record), details))
 
     def announce(self, text: str) -> None:
         """Adds a `PreemptionNotice`."""
-        self._items.append(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
+        self._items.append(PreemptionNotice(self._worker, logging.WARNING, text))
 
     def drain(self) -> list[MetricsReport | LogReport]:
         """Removes and returns all reports, oldest first."""

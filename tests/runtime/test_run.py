@@ -428,7 +428,7 @@ def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir,
 
 
 def test_a_preemption_notice_is_followed_by_a_checkpoint(make_run, workdir):
-    notice = PreemptionNotice(time.time(), "learner", logging.WARNING, "this node is about to be preempted")
+    notice = PreemptionNotice("learner", logging.WARNING, "this node is about to be preempted")
     supervisor = FakeSupervisor(rounds=10**6, reports=[notice])
     found = []
 
@@ -451,7 +451,7 @@ def test_an_ordinary_warning_of_a_worker_is_logged_and_saves_nothing(tiny, workd
     saver = RecordingSaver()
     run = Run(tiny(), workdir, FakeSupervisor(), watch(), saver)
     run.begin(None)
-    run.handle([LogReport(time.time(), "learner", logging.WARNING, "the loss is high", "Traceback: deep down")])
+    run.handle([LogReport("learner", logging.WARNING, "the loss is high", "Traceback: deep down")])
     (record,) = caplog.records
     assert record.getMessage() == "learner: the loss is high"
     assert record.exc_text == "Traceback: deep down"

@@ -50,7 +50,7 @@ def test_the_file_holds_a_workers_traceback_and_the_screen_one_line(tmp_path, wo
 
 def test_a_report_without_an_exception_has_no_traceback(tmp_path):
     with log_to_file(tmp_path / "log"):
-        log_report(log, LogReport(0.0, "learner", logging.INFO, "compiled"))
+        log_report(log, LogReport("learner", logging.INFO, "compiled"))
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert line.endswith("INFO learner: compiled")
 
@@ -77,7 +77,7 @@ def test_an_error_that_ends_the_run_leaves_its_traceback_in_the_file_only(tmp_pa
 
 def test_tracebacks_of_ray_lose_their_colors(tmp_path):
     with log_to_file(tmp_path / "log"):
-        log_report(log, LogReport(0.0, "actor-0", logging.ERROR, "failed", "\x1b[36mray::ActorProcess.run()\x1b[39m"))
+        log_report(log, LogReport("actor-0", logging.ERROR, "failed", "\x1b[36mray::ActorProcess.run()\x1b[39m"))
     text = (tmp_path / "log").read_text()
     assert "\x1b" not in text
     assert "ray::ActorProcess.run()" in text
