@@ -44,7 +44,7 @@ _CLOSE_TIMEOUT_S = 5.0
 def log_to_file(path: Path) -> Iterator[None]:
     """Writes to `path` what podzero logs and what this process prints to stderr."""
     handler = _LogFile(path)
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("podzero")
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
@@ -87,20 +87,16 @@ class _LogFile(RotatingFileHandler):
         if not self._writer.is_alive():
             super().close()
 
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text, without the escape sequences of colours, which Ray puts into tracebacks."""
+        return _COLOR.sub("", super().format(record))
+
     def _write(self) -> None:
         while (record := self._waiting.get()) is not None:
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in `logging`)
         """Drops the record; the default would print a traceback to stderr."""
-
-
-class _Formatter(logging.Formatter):
-    """A `logging.Formatter` without colours."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Formats the record as text and removes the escape sequences of colours, which Ray puts into tracebacks."""
-        return _COLOR.sub("", super().format(record))
 
 
 @contextmanager
