@@ -304,8 +304,8 @@ class Run:
             self.handle([MetricsReport(time.time(), "driver", metrics)])
         status = self._monitor.status(time.monotonic(), self._supervisor.silent)
         actors = self._supervisor.actors
-        status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted)
-        status = replace(status, failing=self._supervisor.failures.failing)
+        failing = self._supervisor.failures.failing
+        status = replace(status, actors=len(actors.workers), actors_wanted=actors.wanted, failing=failing)
         if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._files.put("metrics", self._write_metrics)
