@@ -5,13 +5,9 @@ Reverb's wire protocol (`wire.py`) and imports neither Reverb nor TensorFlow.
 """
 
 from podzero.replay.errors import EnvironmentUnusable as EnvironmentUnusable
-from podzero.replay.errors import PortTaken as PortTaken
-from podzero.replay.errors import ReplayMismatch as ReplayMismatch
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
-from podzero.replay.errors import ServerFailed as ServerFailed
 from podzero.replay.errors import SignatureError as SignatureError
-from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.process import server_python as server_python
 from podzero.replay.reader import LEAST_PRIORITY as LEAST_PRIORITY
 from podzero.replay.reader import make_reader as make_reader
@@ -24,7 +20,6 @@ from podzero.replay.records import RecordsWriter as RecordsWriter
 from podzero.replay.records import open_records as open_records
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.shard import REANALYSED as REANALYSED
-from podzero.replay.shard import SAMPLES as SAMPLES
 from podzero.replay.shard import STATES as STATES
 from podzero.replay.shard import tables_of as tables_of
 from podzero.replay.signature import SampleSignature as SampleSignature

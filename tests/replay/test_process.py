@@ -13,8 +13,8 @@ import pytest
 import uv
 
 from podzero.core.errors import TRY_AGAIN
-from podzero.replay import EnvironmentUnusable, ReplayRestoreError, ServerFailed, process, server_python
-from podzero.replay.errors import ServerKilled
+from podzero.replay import EnvironmentUnusable, ReplayRestoreError, process, server_python
+from podzero.replay.errors import ServerFailed, ServerKilled
 from podzero.replay.process import PROJECT, VARIABLE, ServerProcess, environment_folder, server_variables
 
 

@@ -13,13 +13,13 @@ import pytest
 from podzero.core.types import EnvSpec, StoredState
 from podzero.replay import (
     REANALYSED,
-    SAMPLES,
     STATES,
-    ReplayMismatch,
     ShardedWriter,
     make_reader,
     make_state_reader,
 )
+from podzero.replay.errors import ReplayMismatch
+from podzero.replay.shard import SAMPLES
 
 REANALYSED_FROM = 1000
 """Samples with numbers from here on are reanalysed ones."""

@@ -19,7 +19,6 @@ from podzero.core.errors import PodzeroError
 from podzero.files import storage
 from podzero.files.storage import StorageError, sealed, unsealed
 from podzero.replay import (
-    ReplayMismatch,
     ReplayRestoreError,
     ReplayTimeout,
     ShardedWriter,
@@ -27,7 +26,7 @@ from podzero.replay import (
     server,
     tables_of,
 )
-from podzero.replay.errors import ReplayUnavailable, RequestRefused
+from podzero.replay.errors import ReplayMismatch, ReplayUnavailable, RequestRefused
 from podzero.replay.shard import SAMPLES, Shard
 
 

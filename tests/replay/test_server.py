@@ -10,7 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import PortTaken, ServerFailed, ShardedWriter, WrongServer, make_reader
+from podzero.replay import ShardedWriter, make_reader
+from podzero.replay.errors import PortTaken, ServerFailed, WrongServer
 from podzero.replay.process import ServerProcess
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from podzero.config import parse
 from podzero.core.types import EnvSpec
-from podzero.replay import REANALYSED, SAMPLES, STATES, tables_of
-from podzero.replay.shard import UNBOUNDED, Limits, TableSettings, TableUsers
+from podzero.replay.shard import REANALYSED, SAMPLES, STATES, UNBOUNDED, Limits, TableSettings, TableUsers, tables_of
 
 SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=8)
 

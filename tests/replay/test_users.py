@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from podzero.core.types import EnvSpec
-from podzero.replay import REANALYSED, SAMPLES, STATES, ReplayServer, ShardedWriter, make_reader, make_state_reader
+from podzero.replay import REANALYSED, STATES, ReplayServer, ShardedWriter, make_reader, make_state_reader
+from podzero.replay.shard import SAMPLES
 from podzero.runtime.monitoring.ledger import Books
 
 from .conftest import numbered_samples, small_experiment

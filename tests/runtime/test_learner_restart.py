@@ -14,7 +14,7 @@ from podzero.core.errors import ClusterError, ConfigError
 from podzero.files.directory_lock import TakenOver
 from podzero.files.workdir import Workdir, step_folder
 from podzero.learner import CheckpointDamaged, CheckpointMismatch, TrainingDiverged
-from podzero.replay import PortTaken
+from podzero.replay.errors import PortTaken
 from podzero.runtime import failures, start
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.placement import MissingNodes

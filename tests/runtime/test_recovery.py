@@ -16,7 +16,8 @@ from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir
 from podzero.learner import CheckpointMismatch, TrainingDiverged
 from podzero.learner.hosts import HostLost
-from podzero.replay import PortTaken, ReplayTimeout
+from podzero.replay import ReplayTimeout
+from podzero.replay.errors import PortTaken
 from podzero.runtime import failures as failures_module
 from podzero.runtime import run as run_module
 from podzero.runtime import saving

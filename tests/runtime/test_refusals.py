@@ -13,7 +13,7 @@ import pytest
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.files.workdir import Workdir, WorkdirError
 from podzero.learner import CheckpointMismatch
-from podzero.replay import PortTaken
+from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.train import train

@@ -14,7 +14,7 @@ from podzero.files.storage import StorageError
 from podzero.files.workdir import Workdir, step_folder
 from podzero.launch.train import find_start
 from podzero.learner import CheckpointDamaged, TrainingDiverged
-from podzero.replay import ReplayMismatch
+from podzero.replay.errors import ReplayMismatch
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.runtime.start import NoUsableCheckpoint, start_workers, with_advice
