@@ -53,7 +53,6 @@ class FoundServers(NamedTuple):
     """The inference servers of a run, as an actor finds them."""
 
     run: str
-    """The run's id."""
     addresses: Callable[[], Mapping[str, str]]
     """Finds the addresses of the servers that are up, by name."""
     first: int = 0
@@ -180,16 +179,16 @@ def _device_actor(
         )
     own = experiment.changed(actors={"games": games // len(devices)})
     piece = own.actors.moves_per_dispatch * own.actors.games
+    core: RolloutCore | MuZeroRollout
     if experiment.learns_model:
         env = make_env(experiment.env)
-        acting = MuZeroRollout(env, model_search(own, env.spec), own)
-        # As many as there are windows.
-        chips = ChipRollouts(acting, devices, piece=math.ceil(piece / experiment.muzero.stride))
-        return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, chips=chips)
-    core, placed = device_parts(own)
-    clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
-    if (int8 := placed.int8) is not None:
-        clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
+        core = MuZeroRollout(env, model_search(own, env.spec), own)
+        piece = math.ceil(piece / experiment.muzero.stride)  # as many as there are windows
+    else:
+        core, placed = device_parts(own)
+        clients = clients._replace(source=FoldedSource(clients.source, placed.fold))
+        if (int8 := placed.int8) is not None:
+            clients = clients._replace(record=int8.record, report=with_metrics(clients.report, int8.metrics))
     chips = ChipRollouts(core, devices, piece=piece)
     return DeviceActor(experiment=experiment, name=name, clients=clients, seed=seed, chips=chips)
 
