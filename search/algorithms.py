@@ -49,7 +49,7 @@ def edges_at(tree: mctx.Tree, node: Array) -> Edges:
         qvalues=tree.qvalues(node),
         raw_value=tree.raw_values[node][None],
         value=tree.node_values[node][None],
-        tree_range=selection.tree_range(tree.node_values, tree.node_visits > 0, axis=0),
+        tree_range=selection.tree_range(tree.node_values, tree.node_visits > 0),
     )
 
 

@@ -82,7 +82,7 @@ class Tree(NamedTuple):
 
 def edges_of(tree: Tree) -> Edges:
     """The edges of all nodes; axis 0 is the actions."""
-    width = tree_range(tree.value, tree.samples > 0, axis=0)
+    width = tree_range(tree.value, tree.samples > 0)
     return Edges(
         logits=tree.logits,
         prior=jnp.exp(tree.logits),

@@ -98,14 +98,14 @@ def gumbel_transform(config: SearchConfig, bounds: Bounds, min_range: float, som
     return transform
 
 
-def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
-    """The range of the values of the nodes that exist; `axis` is the nodes axis, and stays with size 1.
+def tree_range(values: Array, exists: Array) -> jax.Array:
+    """The range of the values of the nodes that exist; axis 0, that of the nodes, stays with size 1.
 
     As in MuZero's pseudocode, each value is for the player to move in its node, so with two players the range covers
     the values of one player and the negated values of the other.
     """
-    lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=axis, keepdims=True)
-    highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=axis, keepdims=True)
+    lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=0, keepdims=True)
+    highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=0, keepdims=True)
     return highest - lowest
 
 
