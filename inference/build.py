@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from podzero.core.chips import chip_of_kind, useless_int8
 from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env, ParamSource, Report, with_metrics
 from podzero.core.types import Array, Params, Versioned
-from podzero.core.waiting import behind, first_params
+from podzero.core.waiting import behind, first_params, in_thread
 from podzero.envs import make_env, sample_packing
 from podzero.inference.agreement import CALIBRATION_POSITIONS, CalibrationPositions, RecentPositions, random_positions
 from podzero.inference.evaluation_cache import Rows
@@ -42,7 +43,6 @@ class PlacedNetwork(NamedTuple):
     """The network as accelerators evaluate it for self-play: as it is, or with its tower in int8."""
 
     env: Env
-    """The game."""
     init: Callable[[Array], Params]
     """Maps a key to parameters for `apply`; traceable."""
     apply: _Apply
@@ -205,7 +205,6 @@ class NetworkServer:
     source: ParamSource
     """The parameters for the device."""
     _stopping: threading.Event = field(default_factory=threading.Event)
-    _failure: Exception | None = None
 
     def stop(self) -> None:
         """Ends `run`; thread-safe, returns at once."""
@@ -214,15 +213,14 @@ class NetworkServer:
 
     def run(self) -> None:
         """Serves until `stop` is called; raises what the devices or the loading of parameters raise."""
-        follower = threading.Thread(target=self._follow, name="follow-params", daemon=True)
-        follower.start()
+        follower = in_thread("follow-params", self._follow)
         try:
             self.server.run()
         finally:
             self._stopping.set()
-            follower.join(_STOP_TIMEOUT_S)
-        if self._failure is not None:
-            raise self._failure
+            wait([follower], _STOP_TIMEOUT_S)
+        if follower.done():
+            follower.result()
 
     def _follow(self) -> None:
         try:
@@ -233,8 +231,7 @@ class NetworkServer:
                 self.server.lag = behind(self.source)
                 self._stopping.wait(_LOOK_EVERY_S)
                 newest = self.source.poll()
-        except Exception as failure:
-            self._failure = failure
+        finally:
             self.server.stop()
 
 
