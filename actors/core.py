@@ -41,7 +41,6 @@ class SelfPlayState(NamedTuple):
     """The state of self-play between two moves."""
 
     key: Array
-    """PRNG key."""
     games: EnvState
     """B states, none of them terminal."""
     plies: Array

@@ -291,7 +291,6 @@ class DeviceActor(ActorLoop):
     seed: int
     """It differs between actors and between restarts."""
     chips: ChipRollouts
-    """Self-play on the chips."""
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)

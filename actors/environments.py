@@ -155,7 +155,6 @@ class EnvironmentActor(ActorLoop):
     make_environments: Callable[[], VectorEnv]
     """Creates the environments; called at the beginning of `run`."""
     search: ModelSearch
-    """Searches the learned model."""
 
     def __post_init__(self) -> None:
         self._key = jax.random.key(self.seed)

@@ -110,7 +110,6 @@ class ReanalysisActor(ActorLoop):
     """Searches batches of stored samples again and writes them with new targets, to the table `reanalysed`."""
 
     reanalyse: Reanalyse
-    """Computes the new targets."""
     states: Iterator[StoredState | Window]
     """Reads batches of stored samples. Close it to end a wait there."""
 

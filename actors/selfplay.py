@@ -37,7 +37,6 @@ class SelfPlayActor(ActorLoop):
     seed: int
     """It differs between actors and between restarts."""
     core: SelfPlayCore
-    """Plays one move of all games."""
     opponents: Sequence[Opponent] = ()
     """The players that have one side of some games."""
 
@@ -209,7 +208,6 @@ class ActorGroups:
     """Runs several actors in one process: while one waits for evaluations, the others search."""
 
     actors: Sequence[SelfPlayActor]
-    """The actors, each with its own games."""
     servers: Sequence[ServerClient]
     """Their connections to inference servers."""
 

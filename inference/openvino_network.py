@@ -106,7 +106,6 @@ class _Builder:
         return self._openvino.Model(outputs, [observation])
 
     def _tower(self, x: Any) -> Any:
-        """The residual tower."""
         ops, layers = self._ops, self._layers
         x = self._convolve(self._quantized(x), layers["stem"])
         for index in range(sum(name.endswith("conv_1") for name in layers)):

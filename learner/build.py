@@ -64,7 +64,6 @@ class Training(NamedTuple):
     like: TrainState
     """Shape, dtype and sharding of each leaf of a state."""
     mesh: Mesh
-    """The devices."""
     packing: SamplePacking
     """How replay holds its samples."""
     put: Callable[[PackedBatch], PackedBatch]

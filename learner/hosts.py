@@ -208,5 +208,4 @@ class HostSync:
 
 
 def _key(index: int) -> str:
-    """The key of a command in the coordination service."""
     return f"podzero/command/{index}"

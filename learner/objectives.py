@@ -32,7 +32,6 @@ class Objective(NamedTuple):
     teacher: Params | None = None
     """The teacher's parameters, host arrays; None without a teacher."""
     soft_targets: Predict | None = None
-    """What the teacher predicts."""
 
     def taught_loss(self, params: Params, teacher: Params | None, step: Array, batch: Batch) -> LossOutput:
         """The loss of an augmented batch at a learner step, with the soft targets of the `teacher` parameters."""

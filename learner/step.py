@@ -34,7 +34,6 @@ class TrainState:
     ema: Params
     """The exponential moving average of the weights, which actors use."""
     opt_state: Any
-    """The state of the optax optimizer."""
     key: Array
     """`[]` typed PRNG key, for augmentation."""
     teacher: Params | None = None
@@ -67,7 +66,6 @@ class StepSums(NamedTuple):
     """Norm of the gradient before clipping."""
     learning_rate: jax.Array
     metrics: dict[str, jax.Array]
-    """The objective's metrics by name."""
 
 
 class TrainStepSpec(NamedTuple):
@@ -77,11 +75,9 @@ class TrainStepSpec(NamedTuple):
     unpack: Callable[[Array], Sample | Window]
     """Unpacks rows `[B, row_bytes]`."""
     metric_names: Sequence[str]
-    """Names of the objective's metrics."""
     optimizer: optax.GradientTransformation
     """The optimizer, with a learning rate of 1."""
     rate: Rate
-    """The learning rate."""
     ema_decay: float
     """Decay of the averaged weights per step; with 0 they equal the raw weights."""
     microbatches: int = 1

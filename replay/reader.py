@@ -122,10 +122,7 @@ class BatchReader(Iterator[PackedBatch]):
 
 
 class ShardedReader(Iterator[Any]):
-    """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally.
-
-    Sampled and not yet returned are fewer samples than one batch, two items per shard and `most_ahead` more.
-    """
+    """An endless iterator over batches `[*leading, ...]` of one table, to which each shard contributes equally."""
 
     _equal = True
     """Whether item i of the batches comes from shard i modulo the number of shards, or from any."""

@@ -40,7 +40,6 @@ class Layout[Content](Protocol):
     text: str
     """What rows hold, as one line; folders with equal lines are interchangeable."""
     row: np.dtype[Any]
-    """The dtype of a row."""
 
     def pack(self, content: Content) -> NDArray[Any]:
         """The rows of a content."""

@@ -192,7 +192,6 @@ def _tensor(tensor: pb.Tensor) -> NDArray[np.uint8]:
 
 
 def _decompress(content: bytes, into: NDArray[np.uint8]) -> None:
-    """Decompresses `content` into `into`, `[bytes]`."""
     try:
         size = cramjam.snappy.decompress_raw_into(content, into)
     except (cramjam.DecompressionError, ValueError) as error:

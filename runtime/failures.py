@@ -228,8 +228,6 @@ def first_start[Started](start: Callable[[], Started], stopping: StopRequest) ->
 
 
 class _Failure(NamedTuple):
-    """A failure of the learner."""
-
     time_s: float
     began_at: int
     """The step of the checkpoint from which the learner had started."""

@@ -16,8 +16,6 @@ than it knows of while arrays are fetched. Faults are handled without a thread o
   newer parameters keep them until the learner has passed their version; new readers wait for the next publication.
 - *Ray takes no parameters, or loses or damages them* (their checksum differs). The sink writes those that Ray does not
   take into a folder, where readers look while they get none from Ray.
-
-`LocalParams` needs none of this: learner and reader are in one process.
 """
 
 from __future__ import annotations

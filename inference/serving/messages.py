@@ -81,7 +81,6 @@ class Answer(NamedTuple):
     """The answer to a request."""
 
     number: int
-    """Number of the request."""
     version: int
     """Learner step of the oldest parameters that evaluated any of its positions."""
     evaluations: np.ndarray[Any, Any]

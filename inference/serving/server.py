@@ -50,7 +50,6 @@ class _Session:
     hello: Hello
     heard: float
     unanswered: set[int] = field(default_factory=set)
-    """Numbers of unanswered requests."""
 
     @property
     def promised(self) -> int:
@@ -63,7 +62,6 @@ class Sessions:
     """The clients of a server, by their ZeroMQ identity."""
 
     name: str
-    """The server's name."""
     identity: Identity
     """It must equal the clients'."""
     request_positions: int
