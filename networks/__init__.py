@@ -21,11 +21,11 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError
 from podzero.core.types import EnvSpec, ModelNetwork, Network, Params
+from podzero.networks import layers
 from podzero.networks.contract import check_model as check_model
 from podzero.networks.contract import check_network as check_network
-from podzero.networks.layers import as_computed, mlp
 from podzero.networks.nested import nested
-from podzero.networks.resnet import fold_resnet, resnet
+from podzero.networks.resnet import resnet
 from podzero.networks.transformer import transformer
 
 
@@ -44,7 +44,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
         case TransformerConfig():
             return transformer(config, spec)
         case MLPConfig():
-            return mlp(config, spec)
+            return layers.mlp(config, spec)
         case OwnNetworkConfig():
             # It imports Haiku and all of NNX, which the others do not need.
             from podzero.networks.own import own_network
@@ -71,7 +71,8 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
             acting = nested(config, spec, folded=True)
 
     def fold(params: Params) -> Params:
-        return as_computed(acting.apply, spec, params if acting is network else fold_resnet(params))
+        plain = params if acting is network else layers.without_auxiliary(layers.fold(params))
+        return layers.as_computed(acting.apply, spec, plain)
 
     return fold, acting._replace(init=lambda key: fold(network.init(key)))
 

@@ -21,10 +21,8 @@ from podzero.networks.layers import (
     compute_dtype,
     convolve,
     flax_network,
-    fold,
     pooled,
     standardize,
-    without_auxiliary,
 )
 
 
@@ -122,7 +120,7 @@ class Tower(nn.Module):
 
 
 def resnet(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> Network:
-    """The network for the boards of `spec`: to train, or for parameters that `fold_resnet` returned if `folded`."""
+    """The network for the boards of `spec`: to train, or for parameters of acting if `folded`."""
     check_boards(spec, config.name)
     every = 2 if config.global_pooling else 0
     make_heads = resnet_heads(config, spec)
@@ -137,11 +135,6 @@ def resnet_heads(config: ResNetConfig, spec: EnvSpec) -> Callable[..., Heads]:
     # One player's sums of rewards differ by orders of magnitude, which a distribution over bins predicts well.
     values_from: ValuesFrom = "distribution" if spec.players == 1 else None
     return partial(Heads, spec.num_actions, config.value_hidden, pooled, spec.values, values_from, config.ownership)
-
-
-def fold_resnet(params: Params) -> Params:
-    """The parameters for acting of a tower of `Conv`: by `fold` plain convolutions with biases, no auxiliary heads."""
-    return without_auxiliary(fold(params))
 
 
 class Layer(NamedTuple):

@@ -63,11 +63,6 @@ def mixed_value(edges: Edges, axis: int) -> jax.Array:
     return (edges.raw_value + edges.total_visits * mean) / (edges.total_visits + 1)
 
 
-def completed(edges: Edges, axis: int = -1) -> jax.Array:
-    """Q-values, with the mixed value for unvisited actions."""
-    return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
-
-
 def gumbel_transform(config: SearchConfig, bounds: Bounds, min_range: float, some_actions: bool = False) -> Transform:
     """`sigma` of Danihelka et al. 2022, equation 8, over completed Q-values divided by their range; Gumbel search adds
     it to the logits.
@@ -149,7 +144,8 @@ def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) 
         case "action":
             return jnp.take_along_axis(root.qvalues, action[:, None], axis=1)[:, 0]
         case "policy":
-            return jnp.sum(policy * completed(root), axis=1)
+            qvalues = jnp.where(root.visits > 0, root.qvalues, mixed_value(root, axis=-1))
+            return jnp.sum(policy * qvalues, axis=1)
         case "network":
             return root.raw_value[:, 0]
 
