@@ -50,8 +50,8 @@ GENERATED = (
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 54_364,
-    "product files": 268,
+    "product lines": 54_394,
+    "product files": 270,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,

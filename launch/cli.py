@@ -45,6 +45,7 @@ PANELS = {
         "analyze": "launch.evaluate:analyze",
         "engine": "tools.play.cli:engine",
         "export": "tools.export.cli:export",
+        "push": "tools.report.cli:push",
     },
     "Look up": {
         "configs": "launch.experiments:configs",

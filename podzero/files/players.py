@@ -15,6 +15,7 @@ runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
 runs/mine@best    its snapshot with the best score of an evaluation
 zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
+hf:user/name      an agent on the Hugging Face hub, which `podzero push` uploaded; hf:user/name@REVISION
 
 This module imports neither JAX nor environments, so that wrong names are refused at once.
 """
@@ -40,6 +41,7 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import approve
+from podzero.files.hub import HUB, hub_workdir
 from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folder, step_folders
 
@@ -74,6 +76,7 @@ _KNOWN = (
     *_WITHOUT_NUMBER,
     "mcts:N",
     "zoo:NAME",
+    "hf:USER/NAME",
     *(f"{kind}:LEVEL" for kind in ENGINES),
     *(f"{protocol}:COMMAND" for protocol in PROTOCOLS),
 )
@@ -120,8 +123,8 @@ class TrainedPlayer(NamedTuple):
 
 def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     """The player with this name, or a `ConfigError` that says what names there are."""
-    if name.startswith(PREFIX):
-        return TrainedPlayer(zoo_workdir(name.removeprefix(PREFIX)), None)
+    if (packed := packed_workdir(name)) is not None:
+        return TrainedPlayer(packed, None)
     kind, colon, text = name.partition(":")
     # `isdigit` alone is true of ² and other characters that `int` refuses.
     number = int(text) if text.isascii() and text.isdigit() else -1
@@ -203,8 +206,8 @@ def engine_program(name: str, player: EnginePlayer) -> str:
 
 def full_name(name: str, player: TrainedPlayer, step: int) -> str:
     """The name of a snapshot in results: DIR@STEP, or zoo:NAME."""
-    # An agent of the zoo has only one snapshot.
-    return name if name.startswith(PREFIX) else f"{player.workdir.root}@{step}"
+    # An agent of the zoo or the hub has only one snapshot.
+    return name if name.startswith((PREFIX, HUB)) else f"{player.workdir.root}@{step}"
 
 
 def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
@@ -314,9 +317,16 @@ def zoo_workdir(name: str) -> Workdir:
     return Workdir(_FOLDER / name)
 
 
+def packed_workdir(name: str) -> Workdir | None:
+    """The working directory of an agent given as `zoo:NAME` or `hf:USER/NAME`; None for other names."""
+    if name.startswith(PREFIX):
+        return zoo_workdir(name.removeprefix(PREFIX))
+    return hub_workdir(name) if name.startswith(HUB) else None
+
+
 def run_workdir(name: str) -> Workdir:
-    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME`."""
-    workdir = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
+    """The working directory of a run given as `DIR`, or of an agent given as `zoo:NAME` or `hf:USER/NAME`."""
+    workdir = packed_workdir(name) or Workdir(name)
     workdir.experiment()  # raises an error if the folder is not a run
     return workdir
 

@@ -24,7 +24,7 @@ PROGRAMS = (
 """What a command line begins with."""
 VERBS = (
     "analyze", "bench", "compare", "compile", "configs", "demo", "diff", "doctor", "engine", "evaluate", "export",
-    "import", "info", "launch", "logs", "new", "play", "report", "review", "runs", "settings", "status", "stop",
+    "import", "info", "launch", "logs", "new", "play", "push", "report", "review", "runs", "settings", "status", "stop",
     "tournament", "trace", "train", "zoo",
 )  # fmt: skip
 """The commands of podzero, to tell `podzero train` from "podzero cannot"."""

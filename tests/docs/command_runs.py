@@ -212,6 +212,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "new": plain,
     "plan": simulation,
     "play": play,
+    "push": elsewhere("tests/tools/report/test_hub.py pushes to a stand-in for the hub"),
     "report": report,
     "review": lambda verb, arguments: Command((verb, *limited(arguments, simulations=""))),
     "runs": plain,

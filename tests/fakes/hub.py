@@ -22,7 +22,7 @@ class FakeHub(BaseHTTPRequestHandler):
             told = json.loads(body)
             name = "/".join(filter(None, (told.get("organization"), told["name"])))
             repos.setdefault(name, {})
-            self.server.private[name] = told.get("private")
+            self.server.private[name] = told.get("private") or told.get("visibility") == "private"
             self._answer({"url": f"{self.server.address}/{name}", "name": name})
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/[^/]+", path):
             files = [

@@ -1,4 +1,4 @@
-"""The commands `report`, `info` and `compare`: what runs and agents are, and what they reached."""
+"""The commands `report`, `info`, `push` and `compare`: what runs and agents are, and what they reached."""
 
 from __future__ import annotations
 
@@ -99,6 +99,22 @@ def report(
 def info(who: Trained, as_json: Json = False) -> None:
     """Show what a trained agent is: network, steps, hours, hardware, strength, and what it was started from."""
     print_result(agent_info(who), as_json, agent_rows)
+
+
+def push(
+    who: Trained,
+    to: Annotated[str, typer.Argument(metavar="hf:USER/NAME", help="The repository, which is made if it is missing.")],
+    private: Annotated[bool, typer.Option("--private", help="Make it readable by you alone.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Upload an agent to the Hugging Face hub, with its experiment, own code, metrics, and a model card.
+
+    Needs the extra `hub`, and a token that may write (HF_TOKEN, or `hf auth login`).
+    Then hf:USER/NAME stands wherever a trained agent may stand.
+    """
+    from podzero.tools.report.hub import push as run
+
+    print_result(run(who, to, private), as_json)
 
 
 def compare(
