@@ -130,12 +130,12 @@ class Agent:
 
     @simulator_errors()
     def play(
-        self, opponent: Agent | None = None, position: PlayableGame | str = "", second: bool = False
+        self, opponent: Agent | str | None = None, position: PlayableGame | str = "", second: bool = False
     ) -> FinishedGame:
         """Plays a game to its end.
 
         Args:
-          opponent: the player of the other side; None lets the agent play both.
+          opponent: the player of the other side, or its name as in `load`; None lets the agent play both.
           position: the position to start from; a given game is not changed.
           second: whether the opponent plays first.
 
@@ -144,7 +144,9 @@ class Agent:
         """
         if self._env.spec.players > 2:
             raise ConfigError(f"{self.plays} has {self._env.spec.players} players: match agents with `evaluate`")
-        game, other = self._copy(position), opponent or self
+        other = load(opponent, self.plays) if isinstance(opponent, str) else opponent or self
+        assert isinstance(other, Agent)
+        game = self._copy(position)
         if opponent is not None and self._env.spec.players == 1:
             raise ConfigError(f"{self.plays} has a single agent: play it without an opponent")
         self._check_same(other._env.spec)

@@ -73,6 +73,7 @@ def test_the_shown_position_is_the_one_that_is_searched(mcts):
 
 
 def test_agents_play_to_the_end_with_values_for_the_player_who_began(agent, mcts):
+    assert agent.play("random").game.over  # a name as in `load`
     played = agent.play(mcts, NEARLY_WON, second=True)
     assert played.moves == ["a1", "b1", "a2", "b2", "a3"]
     assert played.players == (mcts.name, agent.name)
