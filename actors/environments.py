@@ -197,14 +197,18 @@ class EnvironmentActor(ActorLoop):
                         step = environments.step(result.action)
                     transition, age = (position, step), np.where(step.started, 0, age + 1)
                     if self.report_due:
-                        self.report(self._metrics.flush(environments.failures))
+                        self._report_metrics(environments)
                         # No window waits longer than for a report, however slowly windows are completed.
                         self._write(1)
                 self._add(transition)
                 self._write(1)
             finally:
                 # Also after too many failures, which this report counts.
-                self.report(self._metrics.flush(environments.failures))
+                self._report_metrics(environments)
+
+    def _report_metrics(self, environments: VectorEnv) -> None:
+        own = {f"acting/info_{name}": mean for name, mean in environments.measured().items()}
+        self.report(self._metrics.flush(environments.failures) | own)
 
     def _add(self, transition: _Transition | None) -> None:
         """Adds a transition to the metrics and to the windows."""

@@ -50,13 +50,13 @@ GENERATED = (
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 54_394,
+    "product lines": 54_435,
     "product files": 270,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,
     "imports of podzero inside functions": 80,
-    "settings": 207,
+    "settings": 208,
     "settings in no experiment, page or test": 0,
 }
 """The largest values that tests allow. What adds more is paid for elsewhere, or raises a limit for a stated reason."""

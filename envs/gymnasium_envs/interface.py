@@ -133,6 +133,8 @@ def _parts(space: spaces.Space[Any]) -> Iterator[tuple[str, Any]]:
             yield from _parts(part)
 
 
+METRIC = "podzero_metric_"
+"""How the keys of `Interface.metrics` begin."""
 _PARTS = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
 
 
@@ -148,7 +150,7 @@ class Returned(NamedTuple):
     truncated: HostArray
     """`[]` bool."""
     info: dict[str, HostArray]
-    """See `Masks.read`; it holds nothing else."""
+    """See `Masks.read`; with the prefix `METRIC` also the numbers of `Interface.metrics`, `[]`, NaN without a value."""
 
 
 class Interface(NamedTuple):
@@ -158,6 +160,8 @@ class Interface(NamedTuple):
     observations: Observations
     actions: Actions
     masks: Masks
+    metrics: tuple[str, ...] = ()
+    """The numbers of `info` that are kept (`env.metrics`)."""
 
     def after_reset(self, env: Any, returned: Any) -> tuple[HostArray, dict[str, HostArray]]:
         """The observation and the info after a reset, as in `Returned`, of an environment or a vector of environments.
@@ -178,7 +182,9 @@ class Interface(NamedTuple):
             raise ValueError(f"its reward is {reward!r:.80}; expected a number")
         ended, cut = _flag("terminated", terminated, lead), _flag("truncated", truncated, lead)
         # `|` makes a scalar of arrays without axes.
-        return Returned(observation, rewards, ended, cut, self.masks.read(env, shown, info, np.asarray(ended | cut)))
+        kept = self.masks.read(env, shown, info, np.asarray(ended | cut))
+        kept |= {METRIC + name: _number(info.get(name), lead) for name in self.metrics}
+        return Returned(observation, rewards, ended, cut, kept)
 
     def _converted(self, env: Any, observation: Any) -> HostArray:
         if isinstance(env, gymnasium.vector.VectorEnv):
@@ -199,6 +205,14 @@ def parts_of(returned: Any, method: str) -> tuple[Any, ...]:
     if not isinstance(returned[-1], Mapping):
         raise ValueError(f"the info that {method} returned is {returned[-1]!r:.80}; expected a dict")
     return tuple(returned)
+
+
+def _number(value: Any, lead: tuple[int, ...]) -> HostArray:
+    """`[*lead]` float64, NaN for what is no number."""
+    try:
+        return np.broadcast_to(np.asarray(value, np.float64), lead)
+    except (TypeError, ValueError):
+        return np.full(lead, np.nan)
 
 
 def _flag(name: str, value: Any, lead: tuple[int, ...]) -> HostArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from podzero.core.types import EnvSpec
 from podzero.envs.faults import MAX_FAILURES, DeadlineThread, EnvironmentFailed, Faults
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
-from podzero.envs.gymnasium_envs.interface import MASK, Interface
+from podzero.envs.gymnasium_envs.interface import MASK, METRIC, Interface
 from podzero.envs.gymnasium_envs.making import REMEDY, interface_of, spec_to
 from podzero.envs.gymnasium_envs.spaces import HostArray
 
@@ -74,13 +75,15 @@ class VectorEnv:
         """B."""
         self._config, self._seed, self._resets = config, seed, 0
         self._ended = np.ones(count, bool)
+        self._measured: dict[str, list[float]] = {name: [] for name in config.metrics}
         self._closed = False
         self._faults = Faults(config.title, max_failures)
         self._thread = DeadlineThread(config.title)
         self._batch: batches.GymnasiumVector | None = None
         try:
             probe = partial(interface_of, config, self._next_seeds()[0])
-            self._interface: Interface = self._thread.call(probe, environments.BUILD_TIMEOUT_S)
+            interface: Interface = self._thread.call(probe, environments.BUILD_TIMEOUT_S)
+            self._interface = interface._replace(metrics=config.metrics)
             self._build()
         except Exception as error:
             self.close()
@@ -137,8 +140,17 @@ class VectorEnv:
         self._ended = terminated | truncated
         if self._faults.in_a_row and self._ended.any():
             self._faults.completed()
+        for name, measured in self._measured.items():
+            if METRIC + name in info:
+                measured.extend(info[METRIC + name][self._ended].tolist())
         started, failed = started | failed, failed & ~started
         return VectorStep(shown, reward, terminated, truncated, started, failed, legal)
+
+    def measured(self) -> dict[str, float]:
+        """The mean of each of `env.metrics` over the episodes that have ended since the last call, as far as known."""
+        known = {name: list(filter(math.isfinite, values)) for name, values in self._measured.items()}
+        self._measured = {name: [] for name in self._config.metrics}
+        return {name: float(np.mean(values)) for name, values in known.items() if values}
 
     def peek(self, actions: Any) -> HostArray:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.

@@ -193,6 +193,9 @@ class GymnasiumConfig(_HostConfig):
     vector environment registered for the id."""
     discount: Fraction = LEARNED_DISCOUNT
     """Discount per step."""
+    metrics: tuple[str, ...] = ()
+    """Numbers that `info` has at the end of an episode, such as `success`: the mean over the actors' episodes is the
+    metric `acting/info_NAME`."""
 
     @property
     def title(self) -> str:

@@ -41,6 +41,9 @@ class Counting:
         self._at = np.zeros(ENVIRONMENTS, int) if over else self._at + 1
         return self._step(0 if over else np.asarray(actions), started=over)
 
+    def measured(self):
+        return {"success": 0.5}
+
     def close(self):
         self.closed = True
 
@@ -189,5 +192,6 @@ def test_metrics_count_moves_samples_and_returns(run):
     assert total["count/moves"] == ENVIRONMENTS * (len(environments.actions) - ignored)
     assert total["count/samples"] == sum(len(each.length) for each in writer.written)
     assert reports[-1]["acting/mean_return"] == 3.0
+    assert reports[-1]["acting/info_success"] == 0.5
     assert reports[-1]["acting/steps_per_episode"] == 3.0
     assert environments.closed

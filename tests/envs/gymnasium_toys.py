@@ -79,7 +79,8 @@ class Toy(gymnasium.Env):
         observation, reward = self.observe(action), float(action)
         if action == FAULT:
             observation, reward = self.cause_fault(observation, reward)
-        return observation, reward, self.time == self.length, False, {"not": "carried"}
+        info = {"not": "carried", "last": float(action), "square": np.int64(self.time**2)}
+        return observation, reward, self.time == self.length, False, info
 
     def observe(self, action):
         return np.array([self.time, action, self.episode], np.float32)

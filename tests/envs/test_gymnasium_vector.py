@@ -275,3 +275,15 @@ def test_environments_that_cannot_be_made_are_refused(make_vector, config, messa
 def test_tree_search_cannot_play_a_gymnasium_environment():
     with pytest.raises(ConfigError, match=r"CartPole-v1 .*cannot be cloned"):
         make_env(GymnasiumConfig(name="gymnasium", id="CartPole-v1"))
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_numbers_of_info_at_the_end_of_episodes_are_averaged(make_vector, vectorization):
+    vector = make_vector(**toy(vectorization=vectorization, metrics=["last", "square", "not", "absent"]))
+    vector.reset()
+    for actions in ([0, 1, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0]):  # an episode has four steps
+        assert vector.measured() == {}
+        vector.step(np.array(actions, np.int32))
+    # What is no number, and what info does not have, is left out.
+    assert vector.measured() == {"last": pytest.approx(2 / 3), "square": 16}
+    assert vector.measured() == {}

@@ -109,6 +109,12 @@ def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str,
             "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
             [metrics.gauge("actor", "acting/mean_return", "actors")],
         ),
+        *metrics.figure(
+            "Metrics of the environment",
+            "",
+            "Numbers of `info` at the end of the actors' episodes (env.metrics): mean, least and greatest over time.",
+            [metrics.gauge("actor", f"acting/info_{name}", name) for name in getattr(experiment.env, "metrics", ())],
+        ),
     ]
     return ReportSection("Strength", figures, _matches(ladder))
 

@@ -242,3 +242,12 @@ def test_inherited_settings_are_listed_with_their_files_unless_they_were_changed
     inherited, _ = of_settings(load("connect_four"), load("connect_four"), [change], inheritance).tables
     assert inherited.rows == [("network.blocks", "3", "connect_four_int8")]
     assert "mine.yaml" in inherited.caption
+
+
+def test_numbers_of_info_have_a_curve_each():
+    history = History()
+    for t in range(0, 600, 20):
+        history.add_line(line("actor-0", t, t, acting__info_success=0.25))
+    experiment = load("cartpole", ["env.metrics=[success]"])
+    found = curves(strength(MetricCurves(history), experiment, {}), "Metrics of the environment")
+    np.testing.assert_allclose(found["success"].known, 0.25)
