@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy import special
 
-from podzero.benchmarks.markdown import Row, table
+from podzero.benchmarks.markdown import Row, abbreviated, table
 from podzero.config.loading import GONE
 
 Json = Mapping[str, Any]
@@ -37,17 +37,18 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "",
         "Each row compares one choice with the default on the day of the run, by paired seeds, by a match, or by "
         "searches of the same positions. Points are percentage points of moves that keep the game's value in connect "
-        "four, as a perfect solver judges them. Where the interval contains zero, an effect below the detectable one, "
-        f"which {POWER:.0%} of such comparisons would find, is not excluded.",
+        f"four. {POWER:.0%} of such comparisons would find the detectable effect; smaller ones are not excluded.",
         "",
-        *table(("choice", "what it changed", "difference (95% interval)", "detectable", "on what"), rows),
+        *table(
+            ("choice", "what it changed", "difference (95% interval)", "detectable", "on what"), abbreviated(rows, (4,))
+        ),
         "",
         "## Where strength is lost",
         "",
         *(f"- {sentence}" for sentence in _findings(results)),
         "",
-        "`uv run --group dev python benchmarks/pages.py` writes this page. `benchmarks/results/` holds every figure "
-        f"with its command, machine and date: {', '.join(f'`{name}.json`' for name in FILES)}.",
+        "`benchmarks/results/` holds every figure with its command, machine and date: "
+        f"{', '.join(f'`{name}.json`' for name in FILES)}.",
         "",
     ])  # fmt: skip
 
@@ -70,7 +71,7 @@ def _rules(results: Json) -> list[Row]:
     others = [one for one in searches if one["rule"] != searches[0]["rule"] and one["simulations"] in default]
     largest = {one["rule"]: one for one in sorted(others, key=lambda one: one["simulations"])}
     rows = []
-    for rule, search in largest.items():
+    for search in largest.values():
         if any(f"search.{name}" in GONE for name in search["settings"]):
             continue
         simulations, first = search["simulations"], default[search["simulations"]]
@@ -79,9 +80,9 @@ def _rules(results: Json) -> list[Row]:
         gained, lost = len(theirs - mine), len(mine - theirs)
         difference = (gained - lost) / count
         half = 1.96 * math.sqrt(gained + lost - count * difference**2) / count  # of a difference of paired shares
-        setting = " ".join(f"{name}={value}" for name, value in search["settings"].items())
+        setting = " ".join(f"search.{name}={value}" for name, value in search["settings"].items())
         on = f"`{results['agent']}`, {simulations:,} simulations, {count:,} positions"
-        rows.append(_row(f"search: {rule}", setting, 100 * difference, 100 * half, "points", on))
+        rows.append(_row("search", setting, 100 * difference, 100 * half, "points", on))
     return rows
 
 

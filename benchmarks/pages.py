@@ -20,8 +20,8 @@ from podzero.benchmarks.compile_table import table_files
 from podzero.benchmarks.doors import DOORS
 from podzero.benchmarks.gallery import gallery_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
-from podzero.benchmarks.markdown import Row, table
-from podzero.benchmarks.results_page import page_of_results
+from podzero.benchmarks.markdown import Row, abbreviated, table
+from podzero.benchmarks.results_page import STUDIES, page_of_results, studies
 from podzero.config import load
 from podzero.replay import server_python
 from podzero.runtime.program import Kind, program
@@ -32,7 +32,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
-EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
 GALLERY_PAGE = ROOT / "docs" / "gallery.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
@@ -55,6 +54,8 @@ PROGRAM = (
     "reanalyse.share=0.5"
 )
 """A run with all kinds of processes."""
+IN_ENVIRONMENT = "uv run --group dev "
+"""What commands of docs/reliability.md begin with, unless the environment is active."""
 
 Json = Mapping[str, Any]
 
@@ -64,7 +65,6 @@ def main() -> None:
     RESULTS_PAGE.write_text(results_page(), encoding="utf-8")
     ABLATIONS_PAGE.write_text(strength_page(), encoding="utf-8")
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     GALLERY_PAGE.write_text(gallery_page(), encoding="utf-8")
     LICENCES_PAGE.write_text(dependencies_page(), encoding="utf-8")
@@ -78,7 +78,12 @@ def main() -> None:
 def results_page() -> str:
     """docs/results.md."""
     experiments = {name: _load(name) for name in EXPERIMENTS}
-    return page_of_results(experiments, _load("paired"), _load("what_search_buys"))
+    page = page_of_results(experiments, _load("paired"), _load("what_search_buys"))
+    parts = {
+        "Smaller studies": studies({name: _load(name) for name in STUDIES}),
+        "Simulated tournaments": simulated(_load("tournaments")),
+    }
+    return page + "".join("\n".join(["", f"## {title}", "", *lines, ""]) for title, lines in parts.items())
 
 
 def strength_page() -> str:
@@ -102,11 +107,6 @@ def performance_page(page: str) -> str:
         "footprint": lambda: footprint(_load("footprint")),
     }
     return _updated(page, parts)
-
-
-def evaluation_page(page: str) -> str:
-    """docs/evaluation.md with its generated part updated; see `performance_page`."""
-    return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
 
 
 def architecture_page(page: str) -> str:
@@ -176,7 +176,6 @@ def footprint(results: Json) -> list[str]:
         *((f"disk, {kind}", f"{mib:,.0f} MiB") for kind, mib in now["disk_mib"].items()),
         ("first finished games", f"after {now['first_games_s']:.1f} s"),
         *((f"memory, {kind}", f"{found['resident']:,.0f} MiB") for kind, found in now["memory_mib"].items()),
-        *((f"imports, {kind}", f"{seconds:.1f} s") for kind, seconds in now["import_s"].items()),
     ]
     return [
         f"Measured by `{results['command']}`; {results['hardware']}; {results['date']}. The memory of a process "
@@ -187,8 +186,8 @@ def footprint(results: Json) -> list[str]:
 
 
 def _benches(benches: Mapping[str, Json]) -> list[str]:
-    header = ("bench", "ratio", "of what", "measured")
-    return table(header, [row for bench in benches.values() for row in bench_rows(bench)])
+    rows = [row for bench in benches.values() for row in bench_rows(bench)]
+    return table(("bench", "ratio", "of what", "measured"), abbreviated(rows, (2, 3)))
 
 
 def bench_rows(bench: Json) -> list[Row]:
@@ -235,27 +234,32 @@ def faults(rows: Iterable[Json], benches: Mapping[str, Json]) -> list[str]:
     """
     told = [{**row, **_found(benches[row["result"]])} if row.get("result") in benches else row for row in rows]
     lines = [
-        (row["what"], f"`{row['command']}`" if row["command"] else "", row.get("found") or "not run yet")
+        (row["what"], _code(row["command"].removeprefix(IN_ENVIRONMENT)), row.get("found") or "not run yet")
         for row in told
     ]
     machines = sorted({f"{row['hardware']}, {row['date']}" for row in told if row.get("found")})
     return [*table(("fault", "command", "found"), lines), "", f"On {'; '.join(machines)}."]
 
 
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
 def _found(bench: Json) -> Json:
     """What a run of `podzero bench soak` or `chaos` found, in words."""
     result = bench["result"]
     recovery = ", ".join(
-        f"{kind} {one['median_s']:.0f}/{one['p95_s']:.0f} s"
+        f"{kind} {one['median_s']:.0f}/{one['p95_s']:.0f}"
         for kind, one in result["recovery"].items()
         if "median_s" in one
     )
     if "goodput" in result:
-        flat = "all flat" if result["flat"] else f"not flat: {', '.join(result['not_flat'])}"
+        rising = dict.fromkeys(measure.split()[0] for measure in result["not_flat"])
+        flat = "all flat" if result["flat"] else f"not flat: some measures of {', '.join(rising)}"
         parts = [f"goodput {result['goodput']:.1%}", flat]
     else:
         parts = [f"{result['survived_faults']} of {result['faults']} survived"]
-    parts += [f"recovery (median/95%): {recovery}"] * bool(recovery)
+    parts += [f"recovery in s (median/95%): {recovery}"] * bool(recovery)
     parts += [f"ledger {result['ledger']}", f"exit code {result['exit_code']}"]
     said = "; ".join(parts + [bench["note"]] * ("note" in bench))
     return {key: bench[key] for key in ("command", "date", "hardware")} | {"found": said}
@@ -359,7 +363,7 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
     ]
 
 
-# docs/evaluation.md: simulated tournaments.
+# docs/results.md: simulated tournaments.
 
 
 def simulated(found: Json) -> list[str]:
@@ -404,7 +408,7 @@ def headline(results: Mapping[str, Json]) -> list[str]:
             f"random moves: {_percent(random)}",
         ),
         (
-            "the agent of connect four that comes with podzero, two hours",
+            "the agent `zoo:connect_four`, two hours",
             f"{_kept(kept['even'])}; in positions of strong games {_kept(kept['games'])}",
         ),
         (
@@ -431,8 +435,8 @@ def judgements(results: Mapping[str, Json]) -> list[str]:
         "`connect_four_int8` trains a larger network in the same 20 minutes: "
         f"{_kept(results['connect_four_int8']['result'])}. Runs on other machines reached "
         f"{_repeated(results, 'connect_four')} and {_repeated(results, 'connect_four_int8')}. "
-        "[docs/results.md](docs/results.md) says how each result was measured; "
-        "[docs/ablations.md](docs/ablations.md) says what each choice changes."
+        "[docs/results.md](docs/results.md) says how each result was measured, "
+        "[docs/ablations.md](docs/ablations.md) what each choice changes."
     ]
 
 
@@ -445,8 +449,7 @@ def _repeated(results: Mapping[str, Json], name: str) -> str:
 
 def _kept(result: Json) -> str:
     low, high = (f"{100 * bound:.1f}" for bound in result["interval"])
-    bands = ", ".join(f"{100 * band['keeps_value']:.1f}% in {plies}" for plies, band in result.get("bands", {}).items())
-    return f"**{_percent(result)}** ({low} to {high}" + (f"; {bands})" if bands else ")")
+    return f"**{_percent(result)}** ({low} to {high})"
 
 
 def _percent(result: Json) -> str:

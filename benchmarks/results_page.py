@@ -38,6 +38,28 @@ DRAWN = {
 }
 """How the positions of a judgement were drawn, by `drawn` of a result."""
 
+STUDIES = {
+    "warm_start": "Go 9x9 after 45 minutes, from 30 minutes of 7x7: 191 of 200 games won against a run from nothing",
+    "distillation": "Connect four with a teacher whose moves keep the value in 98.3%: 96.2% after 29 minutes",
+    "records": "50,000 recorded games of connect four: 92.7% of moves keep the value after five minutes",
+    "cartpole_offline": "MuZero from 300 recorded CartPole episodes of 121 on average: 495 after three minutes",
+    "rubiks_cube": "Jumanji's cube, scrambled by seven turns, after 18 minutes: 86.5% of 400 episodes are solved, "
+    "with 200 simulations 98.0%",
+    "gymnax_cartpole": "gymnax's CartPole after 5 minutes: 500 steps in all of 100 episodes",
+    "backgammon": "Backgammon after 20 minutes: 200 of 200 games won against `random`",
+    "2048": "2048 after 20 minutes of one core and 0.5 million steps: 12,699 points with 16 simulations, random play "
+    "1,094; LightZero is said to earn 50,000 after 2 million",
+    "go_komi": "Go 7x7 with many komis, after 15 minutes: 91 of 200 games won at 7.5 against an agent of 7.5 alone",
+    "three_players": "`configs/own_three_players.py` after six minutes: 199 of 200 games won against `random`",
+    "own_jax_game": "`configs/own_jax_game.py` on 8x8: 0.98 times the moves/s of Othello with the same network",
+    "own_network": "The network of own_network.md after ten minutes: 90.8% of moves keep the value (1,000 positions)",
+    "plan": "`podzero plan`: learner steps/s 3 to 5% too high with one, two and four actors on two cores, 11% with a "
+    "slow node, 0.2% with a stand-in for a v5e chip",
+    "agents": "10,000 stand-in actors on 313 nodes: a round of the driver's loop takes 1.0 s in the median (pause "
+    "0.5 s included), metrics 0.18 GB a week",
+}
+"""What each study found, by its file in `benchmarks/results`."""
+
 
 def page_of_results(experiments: Mapping[str, Json], pairs: Json, bought: Json) -> str:
     """The page.
@@ -86,6 +108,15 @@ def in_connect_four(bought: Json) -> str:
 
 def _listed(means: Sequence[float]) -> str:
     return ", ".join(f"{mean:.1f}" for mean in means)
+
+
+def studies(results: Mapping[str, Json]) -> list[str]:
+    """The table of `STUDIES`, from their files by name."""
+    rows = []
+    for name, said in STUDIES.items():
+        found = results[name]
+        rows.append((f"`benchmarks/results/{name}.json`", said, _measured(found.get("half_hour", found))))
+    return table(("study", "result", "measured"), rows)
 
 
 def result_rows(name: str, results: Json) -> list[Row]:

@@ -43,12 +43,12 @@ def test_rules_are_paired_with_the_first_one_at_the_most_simulations_that_both_h
     ]  # fmt: skip
     results["inner_nodes"]["searches"] = dict(enumerate(searches))
     page = ablations_page(results)
-    second, third = (line for line in page.splitlines() if line.startswith("| search:"))
+    second, third = (line for line in page.splitlines() if line.startswith("| search |"))
     assert second.endswith(
-        "| `rule=second` | +8.0 points (+2.7 to +13.3) | 7.6 | `zoo:x`, 32 simulations, 100 positions |"
+        "| `search.rule=second` | +8.0 points (+2.7 to +13.3) | 7.6 | `zoo:x`, 32 simulations, 100 positions |"
     )
     assert third.endswith(
-        "| `rule=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |"
+        "| `search.rule=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |"
     )
 
 
@@ -57,7 +57,7 @@ def test_rules_with_settings_that_were_removed_are_left_out(results):
     searches[2]["settings"] = {"inner_selection": "puct"}
     results["inner_nodes"]["searches"] = dict(enumerate(searches))
     page = ablations_page(results)
-    assert ["search: kept" in page, "search: gone" in page] == [True, False]
+    assert ["search.rule=kept" in page, "inner_selection" in page] == [True, False]
 
 
 def test_sentences_take_their_figures_from_the_results(results):
