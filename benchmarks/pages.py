@@ -261,8 +261,7 @@ def _found(bench: Json) -> Json:
         parts = [f"{result['survived_faults']} of {result['faults']} survived"]
     parts += [f"recovery in s (median/95%): {recovery}"] * bool(recovery)
     parts += [f"ledger {result['ledger']}", f"exit code {result['exit_code']}"]
-    said = "; ".join(parts + [bench["note"]] * ("note" in bench))
-    return {key: bench[key] for key in ("command", "date", "hardware")} | {"found": said}
+    return {key: bench[key] for key in ("command", "date", "hardware")} | {"found": "; ".join(parts)}
 
 
 # docs/performance.md: inference servers, and what a slice needs of them.
@@ -356,7 +355,7 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
     first = next(iter(runs.values()))
     return [
         "All placements learn alike within their intervals: "
-        f"{first['steps']:,} learner steps of connect four with each, on two CPU cores "
+        f"{first['steps']:,} learner steps of connect four with each "
         f"(`uv run --group dev python benchmarks/placements.py runs/placements`; {machine(first)}, {first['date']}).",
         "",
         *table(("`actors.inference`", "time", "moves that keep the game's value"), rows),

@@ -130,19 +130,19 @@ def test_what_plays_or_serves_beside_the_learner_and_opponents_are_drawn(setting
     assert arrow in figure(program(load("connect_four", settings)))
 
 
-def test_a_run_with_faults_is_told_with_its_recovery_and_its_note():
+def test_a_run_with_faults_is_told_with_its_recovery():
     recovery = {
         "actor": {"count": 9, "survived": 9, "median_s": 4.2, "p95_s": 11.8},
         "head": {"count": 1, "survived": 0},
     }
     result = {"faults": 10, "survived_faults": 9, "recovery": recovery, "ledger": "closes", "exit_code": 143}
-    bench = {"command": "podzero bench chaos", "date": "2026-11-28", "hardware": "a machine", "note": "beside others"}
+    bench = {"command": "podzero bench chaos", "date": "2026-11-28", "hardware": "a machine"}
     rows = [
         {"what": "kills", "command": "podzero bench chaos", "result": "bench_chaos"},
         {"what": "rust", "command": "", "found": None, "date": None, "hardware": None},
     ]
     told = pages.faults(rows, {"bench_chaos": bench | {"result": result}})
-    said = "9 of 10 survived; recovery in s (median/95%): actor 4/12; ledger closes; exit code 143; beside others"
+    said = "9 of 10 survived; recovery in s (median/95%): actor 4/12; ledger closes; exit code 143"
     assert f"| kills | `podzero bench chaos` | {said} |" in told
     assert "| rust |  | not run yet |" in told
     assert told[-1] == "On a machine, 2026-11-28."
