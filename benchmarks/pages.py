@@ -81,6 +81,7 @@ def results_page() -> str:
     page = page_of_results(experiments, _load("paired"), _load("what_search_buys"))
     parts = {
         "Smaller studies": studies({name: _load(name) for name in STUDIES}),
+        "Placements of self-play": placements(_load("placements")),
         "Simulated tournaments": simulated(_load("tournaments")),
     }
     return page + "".join("\n".join(["", f"## {title}", "", *lines, ""]) for title, lines in parts.items())
@@ -100,9 +101,7 @@ def performance_page(page: str) -> str:
     compiled = _load("compile")["results"]
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
-        "serving": lambda: serving(
-            {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
-        ),
+        "serving": lambda: serving({name: _load(f"bench_{name}") for name in SERVERS}, _load("transports")),
         "feeding": lambda: feeding(_load("feeding"), compiled),
         "footprint": lambda: footprint(_load("footprint")),
     }
@@ -274,10 +273,10 @@ def machine(measured: Json) -> str:
     return " ".join(word for word in found.groups() if word)
 
 
-def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[str, Json]) -> list[str]:
-    """The tables of inference servers and of placements, and the speed of transports between two processes.
+def serving(benches: Mapping[str, Json], transports: Json) -> list[str]:
+    """The table of inference servers, and the speed of transports between two processes.
 
-    The arguments are the results of `podzero bench server`, of a finished study and of `benchmarks/placements.py`.
+    The arguments are the results of `podzero bench server` and of a finished study.
     """
     header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport")
     days = sorted({f"{machine(bench)}, {bench['date']}" for bench in benches.values()})
@@ -289,8 +288,6 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
         f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
         f"({'; '.join(days)}). GB/s between two processes: {carried} ("
         f"{machine(transports)}, {transports['date']}).",
-        "",
-        *_placements(placements),
     ]
 
 
@@ -343,7 +340,11 @@ def _server_rows(bench: Json) -> list[Row]:
     ]
 
 
-def _placements(runs: Mapping[str, Json]) -> list[str]:
+# docs/results.md: placements.
+
+
+def placements(runs: Mapping[str, Json]) -> list[str]:
+    """The table of runs with each placement, from `benchmarks/placements.py`."""
     rows = [
         (
             f"`{name}`",
