@@ -68,27 +68,32 @@ class _Described[Game: JaxGame | ChanceGame | JaxSimulator]:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """Shapes and dtypes of what `view` returns, and the size of a state; nothing is computed."""
-        key, game = jax.random.key(0), self._game
-        view = jax.eval_shape(lambda key: game.view(game.init(key)), key)
-        players = int(getattr(game, "players", 2))
-        single = players == 1 or (players == 2 and getattr(game, "zero_sum", True))
-        return EnvSpec(
-            self._name,
-            tuple(view.observation.shape),
-            str(view.observation.dtype),
-            num_actions=int(view.legal.shape[-1]),
-            players=players,
-            values=1 if single else players,
-            state_bytes=packed_bytes(jax.eval_shape(self.init, key)),
-            max_plies=getattr(game, "max_plies", None),
-            squares=0 if view.ownership is None else view.ownership.shape[-1],
-        )
+        """See `spec_of_game`."""
+        return spec_of_game(self._game, self._name, self.init)
 
     @property
     def symmetries(self) -> Sequence[Symmetry]:
         """The symmetries other than the identity; empty if the game names none."""
         return getattr(self._game, "symmetries", ())
+
+
+def spec_of_game(game: JaxGame | ChanceGame | JaxSimulator, name: str, init: Callable[[Array], EnvState]) -> EnvSpec:
+    """Shapes and dtypes of what a game's `view` returns, and the size of a state of `init`; nothing is computed."""
+    key = jax.random.key(0)
+    view = jax.eval_shape(lambda key: game.view(game.init(key)), key)
+    players = int(getattr(game, "players", 2))
+    single = players == 1 or (players == 2 and getattr(game, "zero_sum", True))
+    return EnvSpec(
+        name,
+        tuple(view.observation.shape),
+        str(view.observation.dtype),
+        num_actions=int(view.legal.shape[-1]),
+        players=players,
+        values=1 if single else players,
+        state_bytes=packed_bytes(jax.eval_shape(init, key)),
+        max_plies=getattr(game, "max_plies", None),
+        squares=0 if view.ownership is None else view.ownership.shape[-1],
+    )
 
 
 class OwnGame(_Described[JaxGame]):

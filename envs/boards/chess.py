@@ -303,8 +303,6 @@ class Chess(BoardGame):
     files and ranks (Gardner's chess) there is no castling, and pawns make no double steps.
     """
 
-    dtype = "float32"
-
     def __init__(self, size: int = 8) -> None:
         self._size, self._moves = size, ChessMoves(size)
         self._planes = len(self._moves.steps)
@@ -313,8 +311,6 @@ class Chess(BoardGame):
         self._view = np.array([[8 * file + size - 1 - row for file in range(size)] for row in range(size)], np.int32)
         self.max_plies = 512 if size == 8 else 256
         (self.name,) = (name for name, known in CHESS_SIZES.items() if known == size)
-        self.shape = (size, size, 14 * _HISTORY + (7 if size == 8 else 3))
-        self.actions = size * size * self._planes
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:
@@ -323,7 +319,7 @@ class Chess(BoardGame):
             return []
         kinds = [(min(plane // 3, 3), *step) for plane, step in enumerate(self._moves.steps)]  # 3: no underpromotion
         mirrored = [kinds.index((promotion, -files, ranks)) for promotion, files, ranks in kinds]
-        actions = np.arange(self.actions, dtype=np.int32).reshape(self._size, self._size, -1)
+        actions = np.arange(25 * self._planes, dtype=np.int32).reshape(5, 5, self._planes)
         return [Symmetry(mirror, actions[::-1, :, mirrored].ravel())]
 
     def start(self) -> ChessBoard:

@@ -34,8 +34,7 @@ class ConnectFourBoard(NamedTuple):
 class ConnectFour(BoardGame):
     """`Env` of connect four; an action is a column."""
 
-    name, shape, actions = "connect_four", (_HEIGHT, _WIDTH, 2), _WIDTH
-    max_plies = _HEIGHT * _WIDTH
+    name, max_plies = "connect_four", _HEIGHT * _WIDTH
 
     def start(self) -> ConnectFourBoard:
         """The empty board."""

@@ -99,8 +99,6 @@ class Go(BoardGame):
         self.max_plies = 2 * self._squares
         self._zobrist = np.random.default_rng(size).integers(1, 2**32, (2, self._squares), np.uint32)
         self.name = f"go_{size}x{size}"
-        self.shape = (size, size, 2 * _HISTORY + 1 + _KOMI_BITS * self.shows_komi)
-        self.actions = self._squares + 1
 
     def init(self, key: Array) -> BoardState:
         """Starts a game; the key decides which player begins and, if the game has several, its komi."""
@@ -176,7 +174,7 @@ class Go(BoardGame):
             own = jnp.where(second_moves, board.komi, -board.komi) + _KOMI_OFFSET
             constants = jnp.append(constants, own >> jnp.arange(_KOMI_BITS, dtype=jnp.int8) & 1 == 1)
         filled = jnp.broadcast_to(constants[:, None], (len(constants), self._squares))
-        return jnp.concatenate([planes, filled]).T.reshape(self.shape)
+        return jnp.concatenate([planes, filled]).T.reshape(self._size, self._size, -1)
 
     def ownership(self, board: GoBoard, done: Array) -> jax.Array:
         """The area of each player; all stones count as alive."""

@@ -34,8 +34,7 @@ class Hex(BoardGame):
 
     def __init__(self, size: int = HEX_SIZES[-1]) -> None:
         self._size, self._squares = size, size * size
-        self.name, self.shape = f"hex_{size}x{size}", (size, size, 3)
-        self.max_plies = self.actions = self._squares + 1
+        self.name, self.max_plies = f"hex_{size}x{size}", self._squares + 1
 
     def start(self) -> HexBoard:
         """The empty board."""
@@ -62,7 +61,7 @@ class Hex(BoardGame):
         """Own stones, the opponent's, and whether the swap is legal."""
         seen = self._seen(board)
         swap = jnp.broadcast_to(board.plies == 1, seen.shape)
-        return jnp.stack([seen > 0, seen < 0, swap], axis=-1).reshape(self.shape)
+        return jnp.stack([seen > 0, seen < 0, swap], axis=-1).reshape(self._size, self._size, 3)
 
     def ownership(self, board: HexBoard, done: Array) -> jax.Array:
         """The chain that joins the winner's edges; the winner has just moved, so it is the opponent's."""

@@ -37,7 +37,7 @@ class OthelloBoard(NamedTuple):
 class Othello(BoardGame):
     """`Env` of Othello; an action is a square, or as the last one a pass, which is legal only if no square is."""
 
-    name, shape, actions = "othello", (_SIZE, _SIZE, 2), _PASS + 1
+    name = "othello"
     max_plies = 2 * (_SIZE * _SIZE - 4) + 2  # each disc after a pass, and two passes
 
     def start(self) -> OthelloBoard:

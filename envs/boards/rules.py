@@ -18,7 +18,7 @@ import numpy as np
 
 from podzero.config.environments import HEX_SIZES
 from podzero.core.types import Array, EnvSpec, Symmetry, View
-from podzero.envs.packing import packed_bytes
+from podzero.envs.jax_game import spec_of_game
 
 Board = Any
 """A pytree of arrays: what a game needs besides `BoardState.player`."""
@@ -50,11 +50,6 @@ class BoardGame(ABC):
     """An `Env` whose rules are functions of the board alone."""
 
     name: str
-    shape: tuple[int, ...]
-    """Shape of an observation."""
-    dtype: str = "bool"
-    """Dtype of an observation."""
-    actions: int
     max_plies: int
     """Largest number of plies of a game."""
 
@@ -82,18 +77,8 @@ class BoardGame(ABC):
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """Shapes of observations, number of actions, and size of a state."""
-        like = jax.eval_shape(self.init, jax.random.key(0))
-        owned = jax.eval_shape(self.view, like).ownership
-        return EnvSpec(
-            self.name,
-            self.shape,
-            self.dtype,
-            self.actions,
-            state_bytes=packed_bytes(like),
-            max_plies=self.max_plies,
-            squares=0 if owned is None else owned.shape[1],
-        )
+        """See `podzero.envs.jax_game.spec_of_game`."""
+        return spec_of_game(self, self.name, self.init)
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:
@@ -120,8 +105,6 @@ class BoardGame(ABC):
         """The view of `state`, from the perspective of the player to move."""
         reward = state.reward.astype(jnp.float32)
         observation, legal = self.observe(state.board), self.legal(state.board)
-        assert observation.shape == self.shape, observation.shape
-        assert legal.shape == (self.actions,), legal.shape
         owned = self.ownership(state.board, state.done)
         return View(
             observation=observation,
