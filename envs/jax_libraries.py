@@ -10,7 +10,7 @@ import dataclasses
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -23,6 +23,7 @@ from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState, Symmetry, View
 from podzero.envs.boards.rules import symmetries_of
+from podzero.envs.gymnasium_envs.making import explained
 
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
 """The number of plies after which pgx ends a game."""
@@ -98,11 +99,10 @@ class _LibraryEnv(ABC):
     players = 1
 
     def __init__(self, library: str, identifier: str, known: list[str], reward_scale: float, learned: bool) -> None:
-        self._where = f"env.id = '{identifier}'"
-        self._library = library
+        self._where = f"env.id = '{identifier}' of {library}"
         self._scale = reward_scale
         if identifier not in known:
-            raise ConfigError(f"{self._where} is not in {library}'s registry{nearest(identifier, known)}")
+            raise ConfigError(f"env.id = '{identifier}' is not in {library}'s registry{nearest(identifier, known)}")
         if identifier.startswith(HIDDEN) and not learned:
             self._refuse("it hides information, which the search would see in its state")
 
@@ -156,15 +156,8 @@ class _LibraryEnv(ABC):
             learned = "set env.model=learned, with a network that learns a model"
             self._refuse(f"its steps depend on chance, which the search would foresee; {learned}")
 
-    def _make(self, make: Callable[..., Any], identifier: str, kwargs: Mapping[str, Any]) -> Any:
-        try:
-            return make(identifier, **kwargs)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{self._where}: {self._library}.make(**{dict(kwargs)}) raised {found}") from error
-
     def _refuse(self, reason: str) -> NoReturn:
-        raise ConfigError(f"{self._where} of {self._library} cannot be played: {reason}")
+        raise ConfigError(f"{self._where} cannot be played: {reason}")
 
 
 class JumanjiEnv(_LibraryEnv):
@@ -179,7 +172,8 @@ class JumanjiEnv(_LibraryEnv):
         self._jumanji = import_extra("jumanji", f"env.id = '{identifier}' of jumanji")
         known = sorted(self._jumanji.registered_environments())
         super().__init__("jumanji", identifier, known, reward_scale, learned)
-        self._env = self._make(self._jumanji.make, identifier, kwargs)
+        with explained(self._where, kwargs):
+            self._env = self._jumanji.make(identifier, **kwargs)
         self.max_plies: int | None = getattr(self._env, "time_limit", None)
         self._parts = self._action_parts()
         self._ranges = self._observed_ranges()
@@ -247,14 +241,11 @@ class GymnaxEnv(_LibraryEnv):
         # It is in no extra, because its metadata excludes podzero's JAX.
         gymnax = import_extra("gymnax", where, remedy="install it with `uv pip install --no-deps gymnax`")
         super().__init__("gymnax", identifier, sorted(gymnax.registered_envs), reward_scale, learned)
-
-        def make(identifier: str, **kwargs: Any) -> tuple[Any, Any, int]:
+        with explained(self._where, kwargs):
             names = {field.name for field in dataclasses.fields(gymnax.make(identifier)[1])}
-            env, usual = gymnax.make(identifier, **{name: kwargs[name] for name in kwargs.keys() - names})
-            params = usual.replace(**{name: kwargs[name] for name in kwargs.keys() & names})
-            return env, params, int(params.max_steps_in_episode)
-
-        self._env, self._params, self.max_plies = self._make(make, identifier, kwargs)
+            self._env, usual = gymnax.make(identifier, **{name: kwargs[name] for name in kwargs.keys() - names})
+            self._params = usual.replace(**{name: kwargs[name] for name in kwargs.keys() & names})
+            self.max_plies = int(self._params.max_steps_in_episode)
         actions, self._space = self._env.action_space(self._params), self._env.observation_space(self._params)
         if not hasattr(actions, "n"):
             self._refuse(f"its actions are {type(actions).__name__}; expected Discrete")

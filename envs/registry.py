@@ -21,7 +21,7 @@ from podzero.config import (
     is_learned,
 )
 from podzero.config.section import check_digest
-from podzero.core.errors import ConfigError, described, nearest
+from podzero.core.errors import ConfigError, nearest
 from podzero.core.importing import approve, import_class
 from podzero.core.protocols import Env, JaxGame
 from podzero.core.types import EnvSpec
@@ -30,7 +30,7 @@ from podzero.envs.boards.go import Go
 from podzero.envs.boards.hex import Hex
 from podzero.envs.faults import DeadlineThread
 from podzero.envs.gymnasium_envs.interface import Interface
-from podzero.envs.gymnasium_envs.making import Rendering, interface_of, rendering_of, spec_to
+from podzero.envs.gymnasium_envs.making import Rendering, explained, interface_of, rendering_of, spec_to
 from podzero.envs.gymnasium_envs.vector import check_steps
 from podzero.envs.host import HostEnv
 from podzero.envs.jax_game import GameOfChance, OwnGame, Simulation, check_game
@@ -70,11 +70,8 @@ def _instance(config: OwnGameConfig | SimulatorConfig, field: str, protocol: typ
     """An object of the user's class, which has what the protocol asks for; `field` is the setting that names it."""
     check_digest(config, field)
     kind = import_class(config.place, field)
-    try:
+    with explained(f"{field} = '{config.import_path}'", config.kwargs):
         made = kind(**config.kwargs)
-    except Exception as error:
-        call, found = f"{kind.__name__}(**{config.kwargs})", described(error)
-        raise ConfigError(f"{field} = '{config.import_path}': {call} raised {found}") from error
     expected = (name for name in vars(protocol) if not name.startswith("_"))
     if missing := sorted(name for name in expected if not hasattr(made, name)):
         raise ConfigError(

@@ -226,7 +226,7 @@ class GymnasiumSimulator:
             raise ConfigError(f"{name} has the action space {actions}; tree search needs a Discrete space from 0")
         if not isinstance(observations, gymnasium.spaces.Box):
             raise ConfigError(f"{name} has the observation space {observations}; expected a Box")
-        self._interface = interface_to(self._env, name, observations, actions)
+        self._interface = interface_to(self._env, name)
         self.num_actions = self._interface.actions.count
         self._all = list(range(self.num_actions))
         self.reset(0)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
@@ -158,16 +157,15 @@ def _made(config: GymnasiumConfig) -> Any:
 def interface_of(config: GymnasiumConfig, seed: int = 0) -> Interface:
     """Makes an environment, reads its spaces, checks what its first reset returns, and closes it."""
     with closing(_made(config)) as env:
-        if config.vectorization == "own":
-            return interface_to(env, config.title, env.single_observation_space, env.single_action_space, seed)
-        return interface_to(env, config.title, env.observation_space, env.action_space, seed)
+        return interface_to(env, config.title, seed)
 
 
-def interface_to(
-    env: Any, name: str, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], seed: int = 0
-) -> Interface:
+def interface_to(env: Any, name: str, seed: int = 0) -> Interface:
     """The interface to an environment, or to a vector of one, which is reset."""
-    observations, actions = Observations(observation_space, name), Actions(action_space, name)
+    is_vector = isinstance(env, gymnasium.vector.VectorEnv)
+    observation_space = env.single_observation_space if is_vector else env.observation_space
+    observations = Observations(observation_space, name)
+    actions = Actions(env.single_action_space if is_vector else env.action_space, name)
     try:
         returned = env.reset(seed=seed)
     except Exception as error:
@@ -175,7 +173,7 @@ def interface_to(
     try:
         observation, info = parts_of(returned, "reset")
         first = observation
-        if isinstance(env, gymnasium.vector.VectorEnv):
+        if is_vector:
             (first,) = gymnasium.vector.utils.iterate(env.observation_space, observation)
         if (wrong := mismatch(observation_space, first, bounds=True)) is not None:
             raise ValueError(f"its first observation is not in its observation space {observation_space}: {wrong}")

@@ -194,7 +194,11 @@ class Game:
             "is not a podzero.envs.Simulator: it lacks clone, done, legal_actions, observation",
         ),
         ("game.py:Gam", {}, r"has no class 'Gam' \(did you mean 'Game'\?\); its classes: Game"),
-        ("game.py:Game", {"width": 1}, r"Game\(\*\*\{'width': 1\}\) raised TypeError: .* unexpected keyword"),
+        (
+            "game.py:Game",
+            {"width": 1},
+            r"'game.py:Game' cannot be made with kwargs .*'width': 1.*: TypeError: .* unexpected",
+        ),
         ("nothing.py:Game", {}, "nothing.py cannot be imported: FileNotFoundError: there is no such file"),
         ("broken.py:Game", {}, "broken.py cannot be imported: ZeroDivisionError"),
         ("no_such_module:Game", {}, "no_such_module cannot be imported: ModuleNotFoundError"),
