@@ -18,7 +18,7 @@ from rich.text import Text
 from podzero.core.types import EnvSpec
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.hex import HEX_GAMES
-from podzero.envs.notation import SHOGI_GAMES, ShogiGame, fen_of, notation_of, square_seen_first
+from podzero.envs.notation import SHOGI_GAMES, ShogiGame, notation_of, pieces_of, square_seen_first
 from podzero.envs.registry import GAMES
 from podzero.tools.play.game import PlayableGame
 
@@ -144,11 +144,10 @@ def tiles_drawing(game: PlayableGame) -> Drawing:
 def chess_drawing(game: PlayableGame) -> Drawing:
     """A chess board, with white at the bottom."""
     size = CHESS_SIZES[game.env.spec.name]
-    ranks = fen_of(game.state, size).split()[0].split("/")
-    # Digits of a FEN count empty squares.
-    expanded = [re.sub(r"[0-9]+", lambda found: " " * int(found[0]), rank) for rank in ranks]
-    owner = np.array([[-1 if p == " " else int(p.islower()) for p in rank] for rank in expanded], np.int8)
-    text = tuple(tuple(_PIECES.get(piece, "") for piece in rank) for rank in expanded)
+    pieces = pieces_of(game.state)
+    ranks = [[pieces.get(f"{file}{rank}", "") for file in "abcdefgh"[:size]] for rank in range(size, 0, -1)]
+    owner = np.array([[int(piece.islower()) if piece else -1 for piece in rank] for rank in ranks], np.int8)
+    text = tuple(tuple(_PIECES.get(piece, "") for piece in rank) for rank in ranks)
     # The names of moves begin with the origin and the target, such as e7e8q.
     squares = {
         action: tuple((size - int(rank), "abcdefgh".index(file)) for file, rank in _SQUARE_NAME.findall(name)[:2])
