@@ -23,8 +23,8 @@ from podzero.envs import GameOfChance, make_env, notation_for, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, with_komi
 from podzero.envs.notation import NotationError
 from podzero.evaluation.players import SearchPlayer
-from podzero.evaluation.resolve import resolve
-from podzero.files.players import BuiltinPlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
+from podzero.evaluation.resolve import search_player, usual_simulations, with_simulations
+from podzero.files.players import TrainedPlayer, game_to_play, knows_komi, parse_player
 
 BATCH = 64
 """Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""
@@ -51,21 +51,12 @@ def analyze(
     env = make_env(where)
     if isinstance(env, GameOfChance):
         raise ConfigError(f"{env.spec.name} is a game of chance: its moves alone do not lead to a position")
-    if isinstance(player, TrainedPlayer):
-        usual = simulations or player.workdir.experiment().search.simulations
-    elif isinstance(player, BuiltinPlayer) and player.kind == "mcts":
-        usual = player.simulations
-    else:
-        raise ConfigError(f"player '{who}' does not search; analyze needs a working directory or mcts:N")
+    usual = simulations if simulations and isinstance(player, TrainedPlayer) else usual_simulations(player)
 
     def searcher(size: int) -> SearchPlayer:
-        name = who if isinstance(player, TrainedPlayer) else f"mcts:{size}"
-        found = resolve(name, env, size, where.discount)
-        assert isinstance(found, SearchPlayer), found
-        return found
+        return search_player(with_simulations(who, size), env, size, where.discount)
 
-    analyst = Analyst(env, searcher, usual, knows_komi(player))
-    return analyst.answers(lines)
+    return Analyst(env, searcher, usual, knows_komi(player)).answers(lines)
 
 
 class AnalysisRequest(NamedTuple):

@@ -23,7 +23,7 @@ from podzero.evaluation.engines import engine_contestant
 from podzero.evaluation.episodes import Policy, search_actors
 from podzero.evaluation.players import Contestant, MovesPlayer, NetworkPlayers, RandomPlayer, SearchPlayer, mcts_player
 from podzero.evaluation.solvers import SolverPlayer, make_solver
-from podzero.files.players import EnginePlayer, TrainedPlayer, full_name, parse_player
+from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.files.storage import StorageError
 from podzero.inference import has_int8_instructions, quantized_network
 from podzero.networks import make_model_network, trainable_network
@@ -64,6 +64,30 @@ def resolve(
             raise ConfigError(f"player '{name}' acts only in gymnasium environments, not in {env.spec.name}")
 
 
+def search_player(
+    name: str, env: Env, simulations: int | None = None, discount: float = 1.0, keep_nodes: bool = False
+) -> SearchPlayer:
+    """`resolve`, for a player that searches; another is a `ConfigError`."""
+    player = resolve(name, env, simulations, discount, keep_nodes)
+    if not isinstance(player, SearchPlayer):
+        raise ConfigError(f"player '{name}' does not search; give a trained agent or mcts:N")
+    return player
+
+
+def usual_simulations(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> int:
+    """A player's default simulations per move: those of training, those in its name, or 1 without a search."""
+    if isinstance(player, TrainedPlayer):
+        return player.workdir.experiment().search.simulations
+    if isinstance(player, BuiltinPlayer) and player.kind == "mcts":
+        return player.simulations
+    return 1
+
+
+def with_simulations(who: str, simulations: int) -> str:
+    """Replaces the number of simulations in the name `mcts:N`; other names stay the same."""
+    return f"mcts:{simulations}" if who.startswith("mcts:") else who
+
+
 def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Policy]:
     """The full name, and the policy with values, of an agent of a gymnasium environment; arguments as of `resolve`."""
     player = parse_player(name)
@@ -74,7 +98,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot act in {env.title}")
     assert isinstance(experiment.network, ModelNetworkConfig)
     spec = spec_of(env)
-    snapshot = _snapshot(player, make_model_network(experiment.network, spec))
+    snapshot = snapshot_of(player, make_model_network(experiment.network, spec))
     actor = search_actors(experiment, spec, simulations)
     return full_name(name, player, snapshot.version), actor(snapshot.params)
 
@@ -84,7 +108,7 @@ def _network_player(name: str, run: TrainedPlayer, env: Env, simulations: int | 
     if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
     env = _as_observed(env, experiment)
-    snapshot = _snapshot(run, trainable_network(experiment.network, env.spec))
+    snapshot = snapshot_of(run, trainable_network(experiment.network, env.spec))
     search = experiment.search
     if simulations is not None:
         search = search.model_copy(update={"simulations": simulations})
@@ -97,7 +121,7 @@ def _as_observed(env: Env, experiment: Experiment) -> Env:
     return env.observed(shows_komi=observes_komi(experiment.env)) if isinstance(env, Go) else env
 
 
-def _snapshot(player: TrainedPlayer, network: Network | ModelNetwork) -> Versioned:
+def snapshot_of(player: TrainedPlayer, network: Network | ModelNetwork) -> Versioned:
     """The player's parameters, which are those of `network`."""
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     check_matches(snapshot.params, network, f"{player.workdir.snapshots} at step {snapshot.version}")
@@ -133,7 +157,7 @@ def outlook_of(name: str, env: Env) -> Callable[[EnvState], Outlook] | None:
     env = _as_observed(env, experiment)
     network = trainable_network(experiment.network, env.spec)
     assert isinstance(network, Network)
-    params = _snapshot(player, network).params
+    params = snapshot_of(player, network).params
 
     def look(params: Params, states: EnvState) -> Outlook:
         view = jax.vmap(env.view)(states)

@@ -18,20 +18,13 @@ from podzero.envs import make_env, simulator_errors
 from podzero.evaluation.games import End, PlayedGame
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.records import record_text, write_records
-from podzero.evaluation.resolve import resolve
+from podzero.evaluation.resolve import resolve, usual_simulations, with_simulations
 from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.tools.api.acting import EnvironmentAgent
 from podzero.tools.play.drawing import Drawing, drawing_of
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import heat_of
-from podzero.tools.play.searching import (
-    PositionSearch,
-    Searched,
-    batch_of_one,
-    make_player,
-    usual_simulations,
-    with_simulations,
-)
+from podzero.tools.play.searching import PositionSearch, Searched, batch_of_one, make_player
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int32]]

@@ -22,11 +22,11 @@ from podzero.core.machine import usable_cpus
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors, spec_of
 from podzero.evaluation.episodes import uniform_actions
+from podzero.evaluation.resolve import snapshot_of
 from podzero.files.players import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.files.workdir import written_together
 from podzero.inference import random_positions
 from podzero.networks import trainable_network
-from podzero.networks.snapshots import check_matches, load_snapshot
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of
 from podzero.tools.export.onnx import onnx_model
 
@@ -55,9 +55,7 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     check_writable(file)
     experiment = player.workdir.experiment()
     spec = spec_of(experiment.env)
-    snapshot = load_snapshot(player.workdir.snapshots, player.step)
-    origin = f"{player.workdir.snapshots} at step {snapshot.version}"
-    check_matches(snapshot.params, trainable_network(experiment.network, spec), origin)
+    snapshot = snapshot_of(player, trainable_network(experiment.network, spec))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(snapshot.params))
     if size > MOST_BYTES:
         raise ExportError(f"the parameters of this network take {size:,} bytes; a file can hold at most {MOST_BYTES:,}")

@@ -12,20 +12,12 @@ from podzero.core.waiting import in_thread
 from podzero.envs import GameOfChance, make_env
 from podzero.envs.boards.go import GO_GAMES
 from podzero.evaluation.engines import UCI_VARIANTS
-from podzero.evaluation.resolve import outlook_of
+from podzero.evaluation.resolve import outlook_of, usual_simulations, with_simulations
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
 from podzero.tools.play.katago import KataGoServer
-from podzero.tools.play.searching import (
-    STEP,
-    EngineParts,
-    Root,
-    TimedSearch,
-    make_player,
-    usual_simulations,
-    with_simulations,
-)
+from podzero.tools.play.searching import STEP, EngineParts, Root, TimedSearch, make_player
 from podzero.tools.play.uci import UciServer
 
 ROOM = 1024

@@ -19,10 +19,10 @@ from podzero.envs.notation import NotationError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.records import Note, record_suffix, record_text
-from podzero.evaluation.resolve import resolve
+from podzero.evaluation.resolve import search_player, usual_simulations, with_simulations
 from podzero.files.players import TrainedPlayer, game_to_play, knows_komi, parse_player
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import STEP, Searched, most_visited, usual_simulations, with_simulations
+from podzero.tools.play.searching import STEP, Searched, most_visited
 from podzero.tools.records.files import SUFFIXES, check_files, nth_game
 from podzero.tools.records.games import RecordedGame
 from podzero.tools.records.pgn import recorded_action
@@ -130,9 +130,7 @@ def review(
         raise ConfigError(f"{env.spec.name}: only zero-sum games for two without chance are reviewed")
     recorded = nth_game(file, env.spec, number)
     simulations = simulations or usual_simulations(parsed) * (STEP if isinstance(parsed, TrainedPlayer) else 1)
-    player = resolve(with_simulations(who, simulations), env, simulations, where.discount, keep_nodes=True)
-    if not isinstance(player, SearchPlayer):
-        raise ConfigError(f"player '{who}' does not search; give a trained agent or mcts:N")
+    player = search_player(with_simulations(who, simulations), env, simulations, where.discount, keep_nodes=True)
     played = game_of(env, recorded, told := knows_komi(parsed))
     with simulator_errors():
         found = _searched(player, played, report)

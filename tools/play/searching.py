@@ -24,7 +24,6 @@ from podzero.core.types import Array, EnvState, SearchedNodes, SearchResult
 from podzero.evaluation.growing import PlayerTree
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import resolve
-from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer
 from podzero.search import LimitedState
 from podzero.tools.play.game import PlayableGame, ShownPosition
 
@@ -32,20 +31,6 @@ log = logging.getLogger(__name__)
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that the page offers; few, because each one is compiled."""
-
-
-def usual_simulations(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> int:
-    """A player's default simulations per move: those of training, those in its name, or 1 without a search."""
-    if isinstance(player, TrainedPlayer):
-        return player.workdir.experiment().search.simulations
-    if isinstance(player, BuiltinPlayer) and player.kind == "mcts":
-        return player.simulations
-    return 1
-
-
-def with_simulations(who: str, simulations: int) -> str:
-    """Replaces the number of simulations in the name `mcts:N`; other names stay the same."""
-    return f"mcts:{simulations}" if who.startswith("mcts:") else who
 
 
 def make_player(who: str, env: Env, simulations: int, discount: float, keep_nodes: bool = False) -> Player:

@@ -19,7 +19,7 @@ from podzero.core.types import EnvSpec, Sample
 from podzero.envs import Interface, gymnasium_interface, is_truth, make_env, spec_to
 from podzero.envs.boards.go import Go
 from podzero.evaluation.players import SearchPlayer
-from podzero.evaluation.resolve import resolve
+from podzero.evaluation.resolve import search_player
 from podzero.replay import Episode, EpisodeLayout, Layout, PositionLayout, RecordsWriter
 from podzero.tools.records.files import SUFFIXES, check_files, read_games
 from podzero.tools.records.games import Fault, FaultKind
@@ -112,9 +112,7 @@ def _recorded(
         raise ConfigError(f"{env.spec.name}: records are read only of games for one player and zero-sum games for two")
     policy_of, searched = None, {}
     if search is not None:
-        player = resolve(search, env, simulations, game.discount)
-        if not isinstance(player, SearchPlayer):
-            raise ConfigError(f"--search {search}: this player does not search; give a trained agent or mcts:N")
+        player = search_player(search, env, simulations, game.discount)
         policy_of, searched = _policy_of(player), {"search": player.name, "simulations": simulations}
     games = found.without_faults(one for file in files for one in read_games(file, env.spec))
     replayed = GameReplay(env, game.discount, policy_of=policy_of)(games)

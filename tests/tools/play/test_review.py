@@ -13,6 +13,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.core.types import SearchResult
 from podzero.envs import make_env
+from podzero.evaluation import resolve
 from podzero.evaluation.players import RandomPlayer, SearchPlayer
 from podzero.tools.play import review as module
 from podzero.tools.play.cli import _curve, print_review
@@ -36,7 +37,7 @@ def by_lowest(monkeypatch):
 
         return SearchPlayer(f"{who}:{simulations}", decide, None, deterministic=True)
 
-    monkeypatch.setattr(module, "resolve", make)
+    monkeypatch.setattr(resolve, "resolve", make)
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_what_cannot_be_reviewed_is_refused(written, name, text, game, message):
 
 
 def test_a_player_that_does_not_search_is_refused(monkeypatch, written):
-    monkeypatch.setattr(module, "resolve", lambda *_, **__: RandomPlayer(make_env("tic_tac_toe")))
+    monkeypatch.setattr(resolve, "resolve", lambda *_, **__: RandomPlayer(make_env("tic_tac_toe")))
     with pytest.raises(ConfigError, match="does not search"):
         review(written("g.jsonl", '{"moves": [4]}'), "random", game="tic_tac_toe")
 
