@@ -12,17 +12,14 @@ from podzero.envs.gymnasium_envs.spaces import is_truth as is_truth
 from podzero.envs.gymnasium_envs.vector import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs.vector import VectorStep as VectorStep
 from podzero.envs.gymnasium_envs.vector import check_steps as check_steps
-from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.jax_game import ChanceGame as ChanceGame
 from podzero.envs.jax_game import DrawnState as DrawnState
 from podzero.envs.jax_game import GameOfChance as GameOfChance
 from podzero.envs.jax_game import JaxSimulator as JaxSimulator
-from podzero.envs.jax_game import check_game as check_game
 from podzero.envs.notation import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import packed_bytes as packed_bytes
 from podzero.envs.packing import unpack_states as unpack_states
-from podzero.envs.registry import GAMES as GAMES
 from podzero.envs.registry import check_env as check_env
 from podzero.envs.registry import check_values as check_values
 from podzero.envs.registry import gymnasium_interface as gymnasium_interface
@@ -40,4 +37,3 @@ from podzero.envs.sample_packing import state_packing as state_packing
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
-from podzero.envs.simulator import check_simulator as check_simulator

@@ -11,7 +11,8 @@ from podzero.actors.core import SelfPlayCore
 from podzero.actors.selfplay import SelfPlayActor
 from podzero.config import load, parse
 from podzero.core.types import Resignations
-from podzero.envs import EnvironmentFailed, HostEnv, faults
+from podzero.envs import EnvironmentFailed, faults
+from podzero.envs.host import HostEnv
 
 from .test_core import first_legal
 from .test_reanalysis import Source, Writer

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.envs import HostEnv, SimulatorError, simulator_errors
+from podzero.envs import SimulatorError, simulator_errors
+from podzero.envs.host import HostEnv
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ import pytest
 from podzero.config import ChanceGameConfig, OwnGameConfig
 from podzero.core.errors import ConfigError
 from podzero.core.types import View
-from podzero.envs import GameOfChance, check_game, make_env, pack_states, unpack_states
+from podzero.envs import GameOfChance, make_env, pack_states, unpack_states
 from podzero.envs.boards.backgammon import Backgammon
 from podzero.envs.boards.play_2048 import Play2048
+from podzero.envs.jax_game import check_game
 from podzero.envs.notation import notation_of
 
 with warnings.catch_warnings():

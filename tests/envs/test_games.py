@@ -11,10 +11,11 @@ import pytest
 
 from podzero.config import BUILTIN_GAMES
 from podzero.core.errors import ConfigError
-from podzero.envs import GAMES, make_env
+from podzero.envs import make_env
 from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.boards.bits import Bits
 from podzero.envs.boards.chess import position_hash
+from podzero.envs.registry import GAMES
 
 from .conftest import HEAVY
 

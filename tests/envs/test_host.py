@@ -11,7 +11,8 @@ import pytest
 
 from podzero.config import SimulatorConfig, load
 from podzero.core.errors import ConfigError
-from podzero.envs import HostEnv, SimulatorError, make_env, registry, simulator_errors
+from podzero.envs import SimulatorError, make_env, registry, simulator_errors
+from podzero.envs.host import HostEnv
 
 HOSTED = {
     "open_spiel/connect_four": 43,

@@ -12,8 +12,9 @@ from random_walk import SECTION
 from podzero.config import OwnGameConfig, load, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Symmetry, View
-from podzero.envs import GAMES, check_game, make_env
-from podzero.envs.jax_game import OwnGame
+from podzero.envs import make_env
+from podzero.envs.jax_game import OwnGame, check_game
+from podzero.envs.registry import GAMES
 
 from .conftest import HEAVY
 

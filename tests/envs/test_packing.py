@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
-from podzero.envs import GAMES, make_env, pack_states, unpack_states
+from podzero.envs import make_env, pack_states, unpack_states
 from podzero.envs.packing import packed_bytes
+from podzero.envs.registry import GAMES
 
 SLOW_TO_TRACE = ("animal_shogi", "chess", "gardner_chess", "shogi")
 

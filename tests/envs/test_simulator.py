@@ -8,8 +8,9 @@ import pytest
 
 from podzero.config import SimulatorConfig, load
 from podzero.core.errors import ConfigError
-from podzero.envs import check_simulator, make_env
+from podzero.envs import make_env
 from podzero.envs.registry import make_simulator
+from podzero.envs.simulator import check_simulator
 
 ADAPTED = [
     *[("open_spiel", game) for game in ("connect_four", "tic_tac_toe", "breakthrough", "catch", "mancala")],

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.envs import GAMES, make_env
+from podzero.envs import make_env
+from podzero.envs.registry import GAMES
 
 COUNTS = {"tic_tac_toe": 7, "connect_four": 1, "othello": 7, "go_7x7": 7, "go_9x9": 7, "go_19x19": 7, "hex": 1,
           "gardner_chess": 1}  # fmt: skip

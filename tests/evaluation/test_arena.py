@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from podzero.config import OwnGameConfig
-from podzero.envs import HostEnv, make_env
+from podzero.envs import make_env
+from podzero.envs.host import HostEnv
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.games import MatchResult, match_result
 from podzero.evaluation.players import RandomPlayer, mcts_player

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from podzero.core.errors import ConfigError
-from podzero.envs import HostEnv, make_env
+from podzero.envs import make_env
+from podzero.envs.host import HostEnv
 from podzero.evaluation.games import PlayedGame, PlayedPair
 from podzero.evaluation.players import RandomPlayer
 from podzero.evaluation.tournament import (

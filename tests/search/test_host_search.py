@@ -8,7 +8,8 @@ from toy_games import TAKEN, nim, rough
 
 from podzero.config import SearchConfig, SimulatorConfig
 from podzero.core.types import Exploration
-from podzero.envs import HostEnv, make_env
+from podzero.envs import make_env
+from podzero.envs.host import HostEnv
 from podzero.search import make_search, rules_model
 
 GAMES = ([4, 4, 4], [4, 4, 4, 4, 1], [4, 4, 4, 4, 4], [4, 4, 4, 4, 3], [0], [4, 4, 4, 4, 4, 2])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from podzero.config import ChanceGameConfig, SimulatorConfig
-from podzero.envs import GAMES, make_env
+from podzero.envs import make_env
+from podzero.envs.registry import GAMES
 from podzero.tools.play.drawing import checkers, drawing_of
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks, heat_of

@@ -3,7 +3,8 @@
 import pytest
 
 from podzero.config import SimulatorConfig, load
-from podzero.envs import HostEnv, SimulatorError, make_env
+from podzero.envs import SimulatorError, make_env
+from podzero.envs.host import HostEnv
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.envs.simulator_libraries import OpenSpielGame
 from podzero.tools.play.game import PlayableGame
