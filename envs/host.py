@@ -17,7 +17,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.types import Array, EnvSpec, Symmetry, View
 from podzero.envs.faults import DeadlineThread, SimulatorError, recorded_errors
 from podzero.envs.packing import packed_bytes
-from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
+from podzero.envs.simulator import NamedSimulator, Simulator
 
 MAX_ACTIONS = 2**15
 """The largest number of actions: moves are stored as int16."""
@@ -238,11 +238,11 @@ class HostEnv:
             if len(rewards) != self.spec.players:
                 raise ValueError(f"rewards() = {rewards}: expected {self.spec.players} numbers")
             views.rewards[row, : self.spec.players] = rewards
-            over, truncated = simulator.done(), isinstance(simulator, LimitedSimulator) and simulator.truncated()
+            over = simulator.done()
             if over or len(key) >= _SEED_BYTES + 2 * self._max_plies:
                 # All actions are legal once the game is over, as `View` says.
                 views.done[row] = views.legal[row] = True
-                views.truncated[row] = truncated or not over
+                views.truncated[row] = not over or getattr(simulator, "truncated", lambda: False)()
                 views.player[row] = simulator.player() if views.truncated[row] else 0
                 return
             legal = list(simulator.legal_actions())

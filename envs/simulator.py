@@ -58,7 +58,7 @@ class Simulator(Protocol):
         ...
 
     def done(self) -> bool:
-        """Whether the game is over."""
+        """Whether the game is over; a method `truncated` may tell that a limit on its length has ended it."""
         ...
 
     def clone(self) -> Self:
@@ -66,15 +66,6 @@ class Simulator(Protocol):
 
         `copy.deepcopy(self)` is always correct; copying only what a step changes is many times faster.
         """
-        ...
-
-
-@runtime_checkable
-class LimitedSimulator(Simulator, Protocol):
-    """A `Simulator` that truncates games that reach a limit on their length."""
-
-    def truncated(self) -> bool:
-        """Whether the limit ended the game; `done` is then true, and `player` is the player to move."""
         ...
 
 

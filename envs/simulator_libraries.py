@@ -296,7 +296,7 @@ class GymnasiumSimulator:
         return self._terminated or self._truncated
 
     def truncated(self) -> bool:
-        """See `LimitedSimulator`."""
+        """Whether a limit of the environment ended the episode."""
         return self._truncated and not self._terminated
 
     @property
