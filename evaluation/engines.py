@@ -24,7 +24,7 @@ from podzero.config import KOMI
 from podzero.core.errors import ConfigError, PodzeroError
 from podzero.core.types import EnvSpec
 from podzero.envs.boards.go import GO_GAMES
-from podzero.envs.notation import LineNotation, NotationError, notation_of
+from podzero.envs.notation import LineNotation, notation_errors, notation_of
 from podzero.evaluation.players import GIVES_UP, Turn
 from podzero.files.players import RATINGS, EnginePlayer, check_engine_plays, engine_program
 
@@ -355,10 +355,8 @@ class GtpEngine(LineProcess):
         answer = self.ask(f"genmove {'bw'[len(turn.moves) % 2]}").strip()
         if answer.lower() == "resign":
             return GIVES_UP
-        try:
+        with notation_errors(EngineFailed, "its answer to genmove is not a move"):
             return self._notation.action(turn.state, answer)
-        except NotationError as error:
-            raise EngineFailed(f"its answer to genmove is not a move: {error}") from None
 
 
 class UciEngine(LineProcess):
@@ -402,10 +400,8 @@ class UciEngine(LineProcess):
         name = answer[0] if answer else "nothing"
         if name == "resign":
             return GIVES_UP
-        try:
+        with notation_errors(EngineFailed, "its answer to go is not a move"):
             return self._notation.action(turn.state, name)
-        except NotationError as error:
-            raise EngineFailed(f"its answer to go is not a move: {error}") from None
 
     def _lines_to(self, word: str, question: str) -> list[str]:
         """The lines up to the one that begins with `word`."""

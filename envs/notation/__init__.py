@@ -27,6 +27,7 @@ from podzero.envs.notation.names import LineNotation as LineNotation
 from podzero.envs.notation.names import Notation as Notation
 from podzero.envs.notation.names import NotationError as NotationError
 from podzero.envs.notation.names import names_in_text as names_in_text
+from podzero.envs.notation.names import notation_errors as notation_errors
 from podzero.envs.notation.shogi import SHOGI_GAMES as SHOGI_GAMES
 from podzero.envs.notation.shogi import ShogiGame as ShogiGame
 from podzero.envs.notation.shogi import ShogiNames

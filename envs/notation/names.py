@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from podzero.core.errors import ConfigError
@@ -12,6 +13,15 @@ from podzero.core.types import EnvState
 
 class NotationError(ConfigError):
     """A text does not name a move or position of the game."""
+
+
+@contextmanager
+def notation_errors(kind: Callable[[str], Exception], what: str) -> Iterator[None]:
+    """Turns a `NotationError` into an error of this kind, which says what failed."""
+    try:
+        yield
+    except NotationError as error:
+        raise kind(f"{what}: {error}") from None
 
 
 class Notation(Protocol):

@@ -17,7 +17,7 @@ from podzero.envs import GameOfChance, notation_for
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import GO_GAMES, Go, unended
 from podzero.envs.boards.hex import HEX_GAMES
-from podzero.envs.notation import Notation, NotationError, names_in_text
+from podzero.envs.notation import Notation, NotationError, names_in_text, notation_errors
 
 
 class ShownPosition(NamedTuple):
@@ -65,11 +65,9 @@ class PlayableGame:
         """Starts a new game from `state`, or the initial one, and plays `moves` up to the first that is illegal."""
         start = self.beginning if state is None else self._position(state)
         self.moves, self._positions, self.ply = [], [start], 0
-        for number, move in enumerate(moves):
-            try:
+        for number, move in enumerate(moves, 1):
+            with notation_errors(NotationError, f"move {number}"):
                 self.play(move)
-            except NotationError as error:
-                raise NotationError(f"move {number + 1}: {error}") from None
 
     def copy(self) -> PlayableGame:
         """A copy of the game up to the position shown."""

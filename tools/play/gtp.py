@@ -21,7 +21,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.reading import End, read_ahead
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import Go, check_komi, with_komi
-from podzero.envs.notation import NotationError, fen_of, names_in_text
+from podzero.envs.notation import NotationError, fen_of, names_in_text, notation_errors
 from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.tools.play.drawing import board_text, handicap_squares
 from podzero.tools.play.game import PlayableGame, colour_name, give_turn, place_stones, play_on
@@ -273,10 +273,8 @@ class GtpServer:
         """Places Black's stones on the empty board; White passes after each but the last."""
         if self._game.state.board.chains.any():
             raise GtpError("board not empty")
-        try:
+        with notation_errors(GtpError, "invalid handicap"):
             place_stones(self._game, [(True, point) for point in points])
-        except NotationError as error:
-            raise GtpError(f"invalid handicap: {error}") from None
         self._undoable.clear()
         return " ".join(points)
 
@@ -301,11 +299,8 @@ class GtpServer:
         # Some controllers report a resignation as a move; the position stays.
         if name.lower() == "resign":
             return
-        with self._turn_of(first):
-            try:
-                play_on(self._game, name)
-            except NotationError as error:
-                raise GtpError(f"illegal move: {error}") from None
+        with self._turn_of(first), notation_errors(GtpError, "illegal move"):
+            play_on(self._game, name)
 
     @contextmanager
     def _turn_of(self, first: bool) -> Iterator[PlayableGame]:
@@ -315,10 +310,8 @@ class GtpServer:
         """
         game = self._game
         before = game.ply
-        try:
+        with notation_errors(GtpError, "illegal move"):
             give_turn(game, first)
-        except NotationError as error:
-            raise GtpError(f"illegal move: {error}") from None
         turned = game.ply
         try:
             yield game
@@ -400,11 +393,9 @@ class GtpServer:
             raise GtpError(f"cannot load file: {error}") from None
         loaded = game.copy()
         loaded.restart()
-        try:
-            for move in found.moves[: None if before is None else before - 1]:
+        for number, move in enumerate(found.moves[: None if before is None else before - 1], 1):
+            with notation_errors(GtpError, f"cannot load file: move {number}"):
                 play_on(loaded, move)
-        except NotationError as error:
-            raise GtpError(f"cannot load file: move {loaded.ply + 1}: {error}") from None
         if found.komi is not None:
             self._set_komi([str(found.komi)])
         self._clear([])

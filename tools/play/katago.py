@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from importlib.metadata import version
 from itertools import count, takewhile
 from queue import Queue
@@ -25,7 +26,7 @@ from podzero.config import KOMI, Komi
 from podzero.core.reading import End, read_ahead, unique_keys
 from podzero.core.types import Array, EnvState
 from podzero.envs.boards.go import with_komi
-from podzero.envs.notation import NotationError
+from podzero.envs.notation import NotationError, notation_errors
 from podzero.evaluation.resolve import Outlook
 from podzero.tools.play.game import PlayableGame, give_turn, place_stones, play_on
 from podzero.tools.play.searching import EngineParts, Line, Root, SearchedLines, TimedSearch, failure_of
@@ -283,11 +284,9 @@ class KataGoServer:
         game.show(plies[known])
         game, plies = game.copy(), plies[: known + 1]
         for number, (player, point) in enumerate(query.moves[known:], known + 1):
-            try:
+            with notation_errors(partial(_FieldError, "moves"), f"Illegal move {number}"):
                 give_turn(game, player == "B")
                 play_on(game, point)
-            except NotationError as error:
-                raise _FieldError("moves", f"Illegal move {number}: {error}") from None
             plies.append(game.ply)
         self._last = setup, query.moves, game, plies
         return game, plies
@@ -301,10 +300,8 @@ class KataGoServer:
                 raise _FieldError(field, f"{self._who} plays on {size} x {size}, not on {asked}")
         start = game.beginning.state
         game.restart(state=with_komi(start, np.asarray(query.komi)) if self._knows_komi else None)
-        try:
+        with notation_errors(partial(_FieldError, "initialStones"), "Illegal position"):
             place_stones(game, [(player == "B", point) for player, point in query.initial_stones])
-        except NotationError as error:
-            raise _FieldError("initialStones", f"Illegal position: {error}") from None
         if first:
             give_turn(game, first == "B")
         return game

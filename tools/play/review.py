@@ -15,7 +15,7 @@ from podzero.core.errors import ConfigError, os_errors
 from podzero.core.protocols import Env
 from podzero.envs import GameOfChance, make_env, simulator_errors
 from podzero.envs.boards.go import Go, check_komi, unended, with_komi
-from podzero.envs.notation import NotationError
+from podzero.envs.notation import notation_errors
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.records import Note, record_suffix, record_text
@@ -169,10 +169,8 @@ def game_of(env: Env, recorded: RecordedGame, knows_komi: bool) -> PlayableGame:
             game.resume(unended(game.state))
         elif game.over:
             raise ConfigError(f"{recorded.where}: before move {number} the game is over by the rules: {game.result}")
-        try:
+        with notation_errors(ConfigError, f"{recorded.where}, move {number}"):
             game.play(recorded_action(game.notation, game.legal_mask, lambda: game.state, move))
-        except NotationError as error:
-            raise ConfigError(f"{recorded.where}, move {number}: {error}") from None
     return game
 
 
