@@ -21,7 +21,7 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from podzero.config import KOMI
-from podzero.core.errors import ConfigError, PodzeroError
+from podzero.core.errors import ConfigError, PodzeroError, os_errors
 from podzero.core.types import EnvSpec
 from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.notation import LineNotation, notation_errors, notation_of
@@ -166,7 +166,7 @@ class LineProcess:
     def __init__(self, command: Sequence[str]) -> None:
         """Starts the program."""
         self.name = command[0].rpartition("/")[2]
-        try:
+        with os_errors(EngineFailed, f"{self.name} cannot be started"):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -174,8 +174,6 @@ class LineProcess:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C does not reach it
             )
-        except OSError as error:
-            raise EngineFailed(f"{self.name} cannot be started: {error}") from None
         self._lines: Queue[str | None] = Queue(WAITING_LINES)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._closed = False

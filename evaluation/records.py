@@ -103,8 +103,9 @@ def variant_tags(game: str) -> dict[str, str]:
     return _GARDNER if game == "gardner_chess" else {"Variant": game}
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+def _escaped(text: str, end: str = '"') -> str:
+    """The text with backslashes before backslashes, and before the character that would end it."""
+    return text.replace("\\", "\\\\").replace(end, f"\\{end}")
 
 
 def san_moves(env: Env, actions: Sequence[int]) -> list[str]:
@@ -164,7 +165,7 @@ def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None, notes: Mapping[i
     # The rules of a game with notes are those of its own record, which is not known here.
     rules = f"KM[{komi:g}]{'' if notes else 'RU[Tromp-Taylor]'}" if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""
-    names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
+    names = f"PB[{_escaped(game.first, ']')}]PW[{_escaped(game.second, ']')}]"
     root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
     nodes = ""
     for ply, action in reversed(list(enumerate(game.moves))):
@@ -184,7 +185,7 @@ def _node(spec: EnvSpec, action: int, ply: int) -> str:
 
 
 def _noted(note: Note) -> str:
-    comment = f"C[{_escaped_sgf(note.comment)}]" if note.comment else ""
+    comment = f"C[{_escaped(note.comment, ']')}]" if note.comment else ""
     return f"SBKV[{50 * (1 + note.value):.2f}]{comment}"
 
 
@@ -201,7 +202,3 @@ def sgf_point(spec: EnvSpec, action: int, ply: int) -> str:
     size = board_size(spec)
     row, column = divmod(action, size)
     return "" if action == size * size else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-def _escaped_sgf(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("]", "\\]")
