@@ -47,8 +47,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "",
         *(f"- {sentence}" for sentence in _findings(results)),
         "",
-        "`benchmarks/results/` holds every figure with its command, machine and date: "
-        f"{', '.join(f'`{name}.json`' for name in FILES)}.",
+        f"The figures are those of {', '.join(f'`{name}.json`' for name in FILES)} in `benchmarks/results/`.",
         "",
     ])  # fmt: skip
 

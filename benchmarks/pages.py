@@ -101,7 +101,7 @@ def performance_page(page: str) -> str:
     compiled = _load("compile")["results"]
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
-        "serving": lambda: serving({name: _load(f"bench_{name}") for name in SERVERS}, _load("transports")),
+        "serving": lambda: serving({name: _load(f"bench_{name}") for name in SERVERS}),
         "feeding": lambda: feeding(_load("feeding"), compiled),
         "footprint": lambda: footprint(_load("footprint")),
     }
@@ -273,21 +273,15 @@ def machine(measured: Json) -> str:
     return " ".join(word for word in found.groups() if word)
 
 
-def serving(benches: Mapping[str, Json], transports: Json) -> list[str]:
-    """The table of inference servers, and the speed of transports between two processes.
-
-    The arguments are the results of `podzero bench server` and of a finished study.
-    """
-    header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport")
+def serving(benches: Mapping[str, Json]) -> list[str]:
+    """The table of inference servers, from the results of `podzero bench server`."""
     days = sorted({f"{machine(bench)}, {bench['date']}" for bench in benches.values()})
-    ways = transports["result"]["ways"].items()
-    carried = ", ".join(f"{way.replace('_', ' ')} {found['gb_per_s']:.2f}" for way, found in ways)
+    actors = dict.fromkeys(count for bench in benches.values() for count in bench["result"]["actors"])
     return [
-        *table(header, [row for bench in benches.values() for row in _server_rows(bench)]),
+        *table(("actors", *actors), map(_server_row, benches.values())),
         "",
         f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms "
-        f"({'; '.join(days)}). GB/s between two processes: {carried} ("
-        f"{machine(transports)}, {transports['date']}).",
+        f"({'; '.join(days)}).",
     ]
 
 
@@ -326,18 +320,13 @@ def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[st
     return f"{math.ceil(evaluations_per_s / rates[games]):,} with {games:,} games each"
 
 
-def _server_rows(bench: Json) -> list[Row]:
+def _server_row(bench: Json) -> Row:
     (experiment,) = re.findall(r"--config (\S+)", bench["command"])
-    return [
-        (
-            f"`{experiment}`",
-            actors,
-            f"{found['positions_per_s']:,.0f}",
-            f"{found['share_of_device']:.2f}",
-            f"{found['share_of_transport']:.2f}",
-        )
-        for actors, found in bench["result"]["actors"].items()
+    shares = [
+        f"{found['share_of_device']:.2f} ({found['share_of_transport']:.2f})"
+        for found in bench["result"]["actors"].values()
     ]
+    return f"`{experiment}`", *shares
 
 
 # docs/results.md: placements.

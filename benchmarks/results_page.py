@@ -55,6 +55,8 @@ STUDIES = {
     "own_network": "The network of own_network.md after ten minutes: 90.8% of moves keep the value (1,000 positions)",
     "plan": "`podzero plan`: learner steps/s 3 to 5% too high with one, two and four actors on two cores, 11% with a "
     "slow node, 0.2% with a stand-in for a v5e chip",
+    "transports": "GB/s between two processes: ZeroMQ by TCP 3.93, by IPC 4.56; gRPC 1.85; shared memory 15.93; Ray "
+    "0.23",
     "agents": "10,000 stand-in actors on 313 nodes: a round of the driver's loop takes 1.0 s in the median (pause "
     "0.5 s included), metrics 0.18 GB a week",
 }
