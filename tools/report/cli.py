@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from podzero.core.errors import ConfigError, os_errors
 from podzero.files.workdir import Workdir, sweep_runs, write_atomically
-from podzero.runtime.monitoring.status import duration
 from podzero.tools.commands.listen_address import free_address
 from podzero.tools.commands.options import Json, ListenHost, ListenPort, Trained
-from podzero.tools.commands.printing import Rows, measure, print_json, print_result, print_tables, share
+from podzero.tools.commands.printing import print_json, print_result, print_tables
 from podzero.tools.report.comparison import compare as side_by_side
 from podzero.tools.report.comparison import overlaid
 from podzero.tools.report.curves import SUFFIXES, make_curves
-from podzero.tools.report.info import agent_info
+from podzero.tools.report.hub import push as push_agent
+from podzero.tools.report.info import agent_info, agent_rows
 from podzero.tools.report.page import make_comparison, make_report
 from podzero.tools.report.record import RunReader, read_runs
 from podzero.tools.report.sections import measured
@@ -112,9 +111,7 @@ def push(
     Needs the extra `hub`, and a token that may write (HF_TOKEN, or `hf auth login`).
     Then hf:USER/NAME stands wherever a trained agent may stand.
     """
-    from podzero.tools.report.hub import push as run
-
-    print_result(run(who, to, private), as_json)
+    print_result(push_agent(who, to, private), as_json)
 
 
 def compare(
@@ -130,60 +127,3 @@ def compare(
         print_json(found.to_tree())
     else:
         print_tables(found.tables())
-
-
-def agent_rows(found: Mapping[str, Any]) -> Rows:
-    """The rows of what is known of an agent, see `agent_info`."""
-    settings = dict(found["network"])
-    network = [settings.pop("name"), *(f"{name} {value}" for name, value in settings.items())]
-    if found["parameters"] is not None:
-        network.append(f"{found['parameters']:,} parameters")
-    trained = [] if found["hours"] is None else [duration(3600 * found["hours"])]
-    counts = {"steps": found["step"], "samples": found["samples"], "games": found["games"]}
-    trained += [f"{count:,} {what}" for what, count in counts.items() if count is not None]
-    snapshot, strength = found["snapshot"], found["strength"] or {}
-    several: list[tuple[str, str | Iterable[str] | None]] = [
-        ("agent", found["who"]),
-        *((name, found[name]) for name in ("experiment", "game")),
-        ("network", ", ".join(network)),
-        ("snapshot", None if snapshot is None else f"of step {snapshot:,}"),
-        ("trained for", ", ".join(trained)),
-        ("from", found["began"]),
-        ("to", found["reached"]),
-        *((name, found[name]) for name in ("state", "podzero", "hardware")),
-        (f"at step {strength.get('step', 0):,.0f}", _measures(strength)),
-        *((name, found[name]) for name in ("extends", "init_from", "teacher")),
-        ("own code", map(_code, found["own_code"] or ())),
-        *((name, found[name]) for name in ("command", "judged")),
-    ]
-    # Only the first line of several has the label.
-    return [
-        ("" if number else label, text)
-        for label, value in several
-        for number, text in enumerate(filter(None, [value] if isinstance(value, str) else value or ()))
-    ]
-
-
-def _measures(found: Mapping[str, float]) -> Iterator[str]:
-    """What an evaluation measured, in words."""
-    if "elo" in found:
-        error = f" ± {found['elo_error']:.0f}" if "elo_error" in found else ""
-        yield f"Elo {found['elo']:.0f}{error} (random play has 0)"
-    if "keeps_value" in found:
-        positions = int(sum(count for name, count in found.items() if name.startswith("positions_")))
-        of = f"{positions:,} positions" if positions else "positions"
-        yield f"keeps the game's value in {100 * found['keeps_value']:.1f}% of {of}"
-    for name, score in found.items():
-        opponent = name.removeprefix("score_")
-        if opponent != name and (games := int(found.get(f"games_{opponent}", 0))):
-            against = "earlier snapshots" if opponent == "earlier" else opponent
-            yield f"{share(score, games)} in {games:,} games against {against}"
-    if "mean_return" in found:
-        spread = f" (standard deviation {measure(found['std_return'])})" if "std_return" in found else ""
-        over = f" in {found['episodes']:,.0f} episodes" if "episodes" in found else ""
-        yield f"mean return {measure(found['mean_return'])}{spread}{over}"
-
-
-def _code(one: Mapping[str, Any]) -> str:
-    digest = f"SHA-256 {one['sha256'][:12]}" if one["sha256"] else "no file"
-    return f"{one['path']} ({digest}, {'as recorded at the start' if one['recorded'] else 'as it is now'})"

@@ -8,8 +8,7 @@ from podzero.core.errors import ConfigError
 from podzero.files.hub import import_hub, repository
 from podzero.files.players import trained_player
 from podzero.files.workdir import step_folder
-from podzero.tools.report.cli import agent_rows
-from podzero.tools.report.info import agent_info
+from podzero.tools.report.info import agent_info, agent_rows
 
 _CARD = """---
 library_name: podzero

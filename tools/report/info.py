@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import file_digest, place_of
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.files.workdir import Workdir, step_folders
+from podzero.runtime.monitoring.status import duration
+from podzero.tools.commands.printing import Rows, measure, share
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import Record, RunReader, node_cells
 from podzero.tools.report.sections import Evaluations
@@ -126,3 +128,60 @@ def _strength(rounds: Evaluations, step: int) -> dict[str, float]:
     """The metrics of the newest evaluation up to a step."""
     newest = max((found for found in rounds.steps if found <= step), default=None)
     return {} if newest is None else {"step": newest, **dict(sorted(rounds.of(newest).items()))}
+
+
+def agent_rows(found: Mapping[str, Any]) -> Rows:
+    """The rows of what is known of an agent, see `agent_info`."""
+    settings = dict(found["network"])
+    network = [settings.pop("name"), *(f"{name} {value}" for name, value in settings.items())]
+    if found["parameters"] is not None:
+        network.append(f"{found['parameters']:,} parameters")
+    trained = [] if found["hours"] is None else [duration(3600 * found["hours"])]
+    counts = {"steps": found["step"], "samples": found["samples"], "games": found["games"]}
+    trained += [f"{count:,} {what}" for what, count in counts.items() if count is not None]
+    snapshot, strength = found["snapshot"], found["strength"] or {}
+    several: list[tuple[str, str | Iterable[str] | None]] = [
+        ("agent", found["who"]),
+        *((name, found[name]) for name in ("experiment", "game")),
+        ("network", ", ".join(network)),
+        ("snapshot", None if snapshot is None else f"of step {snapshot:,}"),
+        ("trained for", ", ".join(trained)),
+        ("from", found["began"]),
+        ("to", found["reached"]),
+        *((name, found[name]) for name in ("state", "podzero", "hardware")),
+        (f"at step {strength.get('step', 0):,.0f}", _measures(strength)),
+        *((name, found[name]) for name in ("extends", "init_from", "teacher")),
+        ("own code", map(_code, found["own_code"] or ())),
+        *((name, found[name]) for name in ("command", "judged")),
+    ]
+    # Only the first line of several has the label.
+    return [
+        ("" if number else label, text)
+        for label, value in several
+        for number, text in enumerate(filter(None, [value] if isinstance(value, str) else value or ()))
+    ]
+
+
+def _measures(found: Mapping[str, float]) -> Iterator[str]:
+    """What an evaluation measured, in words."""
+    if "elo" in found:
+        error = f" ± {found['elo_error']:.0f}" if "elo_error" in found else ""
+        yield f"Elo {found['elo']:.0f}{error} (random play has 0)"
+    if "keeps_value" in found:
+        positions = int(sum(count for name, count in found.items() if name.startswith("positions_")))
+        of = f"{positions:,} positions" if positions else "positions"
+        yield f"keeps the game's value in {100 * found['keeps_value']:.1f}% of {of}"
+    for name, score in found.items():
+        opponent = name.removeprefix("score_")
+        if opponent != name and (games := int(found.get(f"games_{opponent}", 0))):
+            against = "earlier snapshots" if opponent == "earlier" else opponent
+            yield f"{share(score, games)} in {games:,} games against {against}"
+    if "mean_return" in found:
+        spread = f" (standard deviation {measure(found['std_return'])})" if "std_return" in found else ""
+        over = f" in {found['episodes']:,.0f} episodes" if "episodes" in found else ""
+        yield f"mean return {measure(found['mean_return'])}{spread}{over}"
+
+
+def _code(one: Mapping[str, Any]) -> str:
+    digest = f"SHA-256 {one['sha256'][:12]}" if one["sha256"] else "no file"
+    return f"{one['path']} ({digest}, {'as recorded at the start' if one['recorded'] else 'as it is now'})"
