@@ -152,22 +152,18 @@ class MuZeroResNetConfig(_MuZeroConfig):
     """Observations have the shape `[channels, height, width]`, for example stacked grey frames."""
 
 
-class OwnNetworkConfig(OwnPart, _NetworkConfig):
+class OwnNetworkConfig(OwnPart, _NetworkConfig, extra="allow"):
     """A network of your own, for games with known rules ([own_network.md](own_network.md)).
 
     All further fields are keyword arguments of the module or function.
     """
 
-    model_config = OwnPart.model_config
 
-
-class OwnModelConfig(OwnPart, _MuZeroConfig):
+class OwnModelConfig(OwnPart, _MuZeroConfig, extra="allow"):
     """A network of your own that learns a model ([own_network.md](own_network.md#a-network-that-learns-a-model)).
 
     All further fields are keyword arguments of the module or function.
     """
-
-    model_config = OwnPart.model_config
 
     learns_model: Literal[True]
     """Distinguishes it from a network for games with known rules."""

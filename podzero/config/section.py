@@ -114,10 +114,8 @@ def path_field_of(name: str) -> str:
     return _PATH_FIELDS.get(name, "name")
 
 
-class OwnPart(OwnFile):
+class OwnPart(OwnFile, extra="allow"):
     """A part of the user's own, which an import path names. All further fields are its keyword arguments."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str
     """Where it is: `file.py:Name`, found next to the experiment or in the current folder, or `module:Name`."""
@@ -212,10 +210,8 @@ def check_digest(config: OwnFile, setting: str) -> None:
         )
 
 
-@cache
-def _first_digest(place: str) -> str | None:
-    """The digest of a file when this process first asked for it."""
-    return file_digest(place)
+_first_digest = cache(file_digest)
+"""The digest of a file when this process first asked for it."""
 
 
 def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:

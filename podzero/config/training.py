@@ -46,14 +46,12 @@ class OptimizerConfig(_OptimizerConfig):
     """Weight decay of matrices and kernels: part of the gradient for `sgd`, decoupled for the others."""
 
 
-class OwnOptimizerConfig(OwnPart, _OptimizerConfig):
+class OwnOptimizerConfig(OwnPart, _OptimizerConfig, extra="allow"):
     """An optimizer of your own or of any library ([own_parts.md](own_parts.md)): a function that returns an
     `optax.GradientTransformation`.
 
     All further fields are keyword arguments of the function.
     """
-
-    model_config = OwnPart.model_config
 
 
 AnyOptimizerConfig = Annotated[
