@@ -157,11 +157,6 @@ class ActorsConfig(Section):
         """Whether the learner's processes play, and no others."""
         return self.inference == "device" and not self.resources
 
-    @property
-    def processes(self) -> int:
-        """The number of actor processes: 0 if the learner's processes play."""
-        return 0 if self.beside_learner else self.count
-
     @pydantic.model_validator(mode="after")
     def _resources_are_for_devices(self) -> ActorsConfig:
         if self.resources and self.inference != "device":

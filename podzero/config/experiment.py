@@ -119,7 +119,7 @@ class Experiment(Section):
     @property
     def actor_processes(self) -> int:
         """Actors with a process of their own."""
-        return self.actors.processes if self.has_self_play else 0
+        return 0 if self.actors.beside_learner or not self.has_self_play else self.actors.count
 
     @property
     def first_actors(self) -> int:
