@@ -126,7 +126,7 @@ class MetricsConfig(Section):
 class ClusterConfig(Section):
     """The nodes of a Ray cluster (`train --address`) and their use."""
 
-    slice: str | None = None
+    slice: Annotated[str, AfterValidator(lambda name: find_slice(name).short_name)] | None = None
     """TPU slice that trains, for example `v5e-16` or `v5e:4x4`, with one learner process on each host; its hosts are
     reserved together. Without, the learner runs on whatever devices its nodes have."""
     slices: PositiveInt = 1
@@ -149,11 +149,6 @@ class ClusterConfig(Section):
     By default every node must have both."""
     price_per_hour: PositiveFloat | None = None
     """Price of all nodes together, in any currency, for the cost metrics."""
-
-    @pydantic.field_validator("slice")
-    @classmethod
-    def _known_slice(cls, name: str | None) -> str | None:
-        return None if name is None else find_slice(name).short_name
 
     @pydantic.model_validator(mode="after")
     def _hosts_of_the_slices(self) -> ClusterConfig:
