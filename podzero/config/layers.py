@@ -271,11 +271,9 @@ def _absolute_run(who: str, folder: Path) -> str:
 
 def _absolute_file(name: str, folder: Path) -> str:
     """`name` with an absolute path, if it is the `file.py` or `file.py:Class` of an existing file."""
-    named = re.fullmatch(r"(.+\.py)(:.*)?", name)
-    if named is None:
-        return name
-    found = next((place / named[1] for place in (folder, Path.cwd()) if os.path.isfile(place / named[1])), None)
-    return name if found is None else f"{found.absolute()}{named[2] or ''}"
+    file = place_of(name)
+    found = next((place / file for place in (folder, Path.cwd()) if os.path.isfile(place / file)), None)
+    return f"{found.absolute()}{name.removeprefix(file)}" if found is not None and file.endswith(".py") else name
 
 
 _LONGEST = 2**15
