@@ -100,10 +100,8 @@ class ReplayWriter(Protocol):
         ...
 
 
-class ReplayReader(Protocol):
+class ReplayReader(Iterator[PackedBatch], Protocol):
     """Reads the learner's batches from replay: an endless iterator over host batches."""
-
-    def __iter__(self) -> Iterator[PackedBatch]: ...
 
     def __next__(self) -> PackedBatch:
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
