@@ -121,9 +121,9 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                 store_of(self._own).write(self._own, self._next())
 
     def _look(self) -> None:
-        found = _read(self._path)
-        if found is not None and found.holder != self._holder:
-            self._taken_by = found.holder
+        holder, _ = _read(self._path)
+        if holder not in (None, self._holder):
+            self._taken_by = holder
 
     def _take(self, path: Path) -> Path:
         """Writes this process's name; returns the file or object with it."""
@@ -163,42 +163,35 @@ def holder_of(path: Path) -> LockHolder | None:
     return _living(path)
 
 
-class _Record(NamedTuple):
-    """The content of the file."""
-
-    holder: LockHolder
-    beat: str
-    """Empty in a file of an older version."""
-
-
 def _record_file(path: Path) -> Path:
     """The file, or the newest object, with the name of the holder."""
     names = store_of(path).list(path.parent) if store_of(path).remote else ()
     return path.with_name(max((name for name in names if name.startswith(f"{path.name}@")), default=path.name))
 
 
-def _read(path: Path) -> _Record | None:
-    """The content of the file; None if no process holds the lock, or its name is just being written."""
+def _read(path: Path) -> tuple[LockHolder | None, str]:
+    """The holder that the file names, and its count, which files of older versions lack; None and "" if no process
+    holds the lock, or its name is just being written.
+    """
     with suppress(OSError, ValueError):
         match store_of(path).read(_record_file(path)).split(" "):
             case [pid, host, *beat] if pid.isdigit():
-                return _Record(LockHolder(int(pid), host), "".join(beat))
-    return None
+                return LockHolder(int(pid), host), "".join(beat)
+    return None, ""
 
 
 def _named(path: Path) -> LockHolder:
-    found = _read(path)
-    return LockHolder(None, "") if found is None else found.holder
+    return _read(path)[0] or LockHolder(None, "")
 
 
 def _living(path: Path) -> LockHolder | None:
     """The process that the file names, if it lives although it holds no lock that this machine sees."""
-    found = _read(path)
-    if found is None or not found.beat:
+    holder, count = found = _read(path)
+    if holder is None or not count:
         return None
     try:
         # A process that holds no lock on this machine is gone for certain if it was here, or of long ago.
-        is_gone = found.holder.host == socket.gethostname() and not psutil.pid_exists(found.holder.pid or 0)
+        is_gone = holder.host == socket.gethostname() and not psutil.pid_exists(holder.pid or 0)
         if is_gone or time.time() - store_of(path).changed_ns(_record_file(path)) / 1e9 > _FORGOTTEN_S:
             return None
     except OSError:
@@ -207,9 +200,9 @@ def _living(path: Path) -> LockHolder | None:
     while not wait.over:
         time.sleep(BEAT_S / 4)
         if (now := _read(path)) != found:
-            return None if now is None else now.holder
+            return now[0]
         if wait.message_due():
-            log.warning("waiting up to %g s for a sign of %s in %s", GONE_AFTER_S, found.holder, path.parent)
+            log.warning("waiting up to %g s for a sign of %s in %s", GONE_AFTER_S, holder, path.parent)
     return None
 
 
