@@ -47,37 +47,30 @@ GONE: dict[str, tuple[Any, str]] = {
 
 Old working directories hold all of them. A setting at its default changes nothing, so it is dropped; any other value
 is refused."""
-FIXED: dict[str, Any] = {
-    "checkpoint.keep": 2, "checkpoint.keep_snapshots": 20,
-    "cluster.host_timeout_s": 60.0,
-    "env.build_timeout_s": 120.0, "env.kept_positions": 32768, "env.max_failures": 100,
-    "int8.cache_mib": 16.0, "int8.max_policy_kl": 0.02, "int8.max_value_error": 0.05, "int8.positions": 512,
-    "learner.calibrate": False, "learner.mesh.data": -1,
-    "metrics.tensorboard": True,
-    "reanalyse.cpus": 1.0, "reanalyse.games": 128,
-    "replay.memory_gib": None, "replay.timeout_s": None, "replay.warn_after_s": 30.0,
-    "restarts.first_pause_s": 5.0, "restarts.learner_failures": 5, "restarts.longest_pause_s": 300.0,
-    "restarts.max_failures": 10, "restarts.max_first_failures": 3, "restarts.node_failures": 3,
-    "restarts.node_pause_minutes": 30.0, "restarts.window_minutes": 30.0,
-    "server.cache_mib": 16.0, "server.deadline_ms": 1.0, "server.give_up_s": None, "server.hang_s": 60.0,
-    "server.queue_mib": 1024.0,
+FIXED: dict[str, tuple[Any, ...]] = {
+    "checkpoint.keep": (2,), "checkpoint.keep_snapshots": (20,), "cluster.host_timeout_s": (60.0,),
+    "env.build_timeout_s": (120.0, BUILD_TIMEOUT_S), "env.kept_positions": (32768,), "env.max_failures": (100,),
+    "int8.cache_mib": (16.0, "actors.cache_mib"), "int8.max_policy_kl": (0.02,), "int8.max_value_error": (0.05,),
+    "int8.positions": (512,),
+    "learner.calibrate": (
+        False, "false; compare learner/device_s_per_step with that of one chip with its share of the batch",
+    ),
+    "learner.mesh.data": (-1, "the number of devices over learner.mesh.model"),
+    "metrics.tensorboard": (True,),
+    "reanalyse.cpus": (1.0, "actors.cpus"),
+    "reanalyse.games": (128, "actors.games, rounded up to replay.samples_per_item"),
+    "replay.memory_gib": (None, "not reserved"), "replay.timeout_s": (None, "unlimited"),
+    "replay.warn_after_s": (30.0,),
+    "restarts.first_pause_s": (5.0,), "restarts.learner_failures": (5,), "restarts.longest_pause_s": (300.0,),
+    "restarts.max_failures": (10,), "restarts.max_first_failures": (3,), "restarts.node_failures": (3,),
+    "restarts.node_pause_minutes": (30.0,), "restarts.window_minutes": (30.0,),
+    "server.cache_mib": (16.0, "actors.cache_mib"), "server.deadline_ms": (1.0,),
+    "server.give_up_s": (None, "unlimited"), "server.hang_s": (60.0, "three times server.timeout_s"),
+    "server.queue_mib": (1024.0,),
 }  # fmt: skip
-"""Settings of earlier commits that are constants now or follow from others, with their former defaults. They never
-changed what a run learns, so that working directories may hold any other value; elsewhere it is refused."""
-NOW: dict[str, Any] = {
-    "env.build_timeout_s": BUILD_TIMEOUT_S,
-    "int8.cache_mib": "actors.cache_mib",
-    "learner.calibrate": "false; compare learner/device_s_per_step with that of one chip with its share of the batch",
-    "learner.mesh.data": "the number of devices over learner.mesh.model",
-    "reanalyse.cpus": "actors.cpus",
-    "reanalyse.games": "actors.games, rounded up to replay.samples_per_item",
-    "replay.memory_gib": "not reserved",
-    "replay.timeout_s": "unlimited",
-    "server.cache_mib": "actors.cache_mib",
-    "server.give_up_s": "unlimited",
-    "server.hang_s": "three times server.timeout_s",
-}
-"""What the settings of `FIXED` are, if not their former default."""
+"""Settings of earlier commits that are constants now or follow from others: the default that each had, and what it is
+now, if not that. They never changed what a run learns, so that working directories may hold any other value; elsewhere
+it is refused."""
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -118,7 +111,7 @@ def parse(
 def _without_gone(tree: Any, given: Collection[str] | None) -> tuple[Any, list[str]]:
     """The tree without the settings of `GONE` and `FIXED`, and a fault for each of them that may not be dropped."""
     faults: list[str] = []
-    fixed = {name: (former, f"removed: it is {NOW.get(name, former)}") for name, former in FIXED.items()}
+    fixed = {name: (known[0], f"removed: it is {known[-1]}") for name, known in FIXED.items()}
     for name, (default, advice) in (GONE | fixed).items():
         tree, value = _taken_out(tree, name.split("."))
         # A section may give some of its fields only, each at its default.
