@@ -67,6 +67,15 @@ class CheckpointConfig(Section):
     `every_minutes`."""
 
 
+def _like(pattern: str, expected: str) -> AfterValidator:
+    def matched(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"expected {expected}, not {text!r}")
+        return text
+
+    return AfterValidator(matched)
+
+
 class MetricsConfig(Section):
     """Where the metrics of a run go, in addition to `metrics.jsonl` and `tensorboard/`. A writer that fails never stops
     the run.
@@ -75,14 +84,14 @@ class MetricsConfig(Section):
     prometheus: str | None = None
     """Address at which Prometheus can read metrics, as `HOST:PORT`; `127.0.0.1:9400`, or `9400`, for this machine
     only."""
-    wandb: str | None = None
+    wandb: Annotated[str, _like(r"[^/\s]+(/[^/\s]+)?", "PROJECT or ENTITY/PROJECT")] | None = None
     """Weights & Biases project, as `PROJECT` or `ENTITY/PROJECT`. Its environment variables apply, such as
     `WANDB_API_KEY` and `WANDB_MODE=offline`. Needs the package `wandb`."""
     mlflow: str | None = None
     """MLflow tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
     package `mlflow` or `mlflow-skinny`."""
 
-    alert: str | None = None
+    alert: Annotated[str, _like(r"https?://\S+|env:[A-Za-z_]\w*", "https://ADDRESS or env:NAME")] | None = None
     """Webhook that gets a message when the run stalls (10 minutes without a step and a game), goes on, ends or fails,
     such as Slack's. The address is a secret, which experiment.yaml and the report would show: `env:NAME` reads it from
     an environment variable."""
@@ -98,13 +107,6 @@ class MetricsConfig(Section):
             raise ValueError(f"expected HOST:PORT or a port, for example 127.0.0.1:9400 or 9400, not {address!r}")
         return f"{found[1] or '127.0.0.1'}:{found[2]}"
 
-    @pydantic.field_validator("alert")
-    @classmethod
-    def _an_address(cls, address: str | None) -> str | None:
-        if address is not None and re.fullmatch(r"https?://\S+|env:[A-Za-z_]\w*", address) is None:
-            raise ValueError(f"expected https://ADDRESS or env:NAME, not {address!r}")
-        return address
-
     @pydantic.field_validator("mlflow")
     @classmethod
     def _without_password(cls, address: str | None) -> str | None:
@@ -114,13 +116,6 @@ class MetricsConfig(Section):
                 "out, and set the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
         return address
-
-    @pydantic.field_validator("wandb")
-    @classmethod
-    def _entity_and_project(cls, project: str | None) -> str | None:
-        if project is not None and re.fullmatch(r"[^/\s]+(/[^/\s]+)?", project) is None:
-            raise ValueError(f"expected PROJECT or ENTITY/PROJECT, not {project!r}")
-        return project
 
 
 class ClusterConfig(Section):
