@@ -65,14 +65,7 @@ class BatchedSearch(Protocol):
     """A batched tree search."""
 
     def __call__(self, params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
-        """Searches B roots.
-
-        Args:
-          params: network parameters.
-          key: PRNG key, consumed.
-          roots: states with a leading axis B; none of them is over.
-          exploration: noise at the roots, and randomness of the choice of actions.
-        """
+        """Searches B roots: states with a leading axis B, none of which is over. Consumes `key`."""
         ...
 
 
@@ -112,11 +105,9 @@ class ReplayReader(Iterator[PackedBatch], Protocol):
         ...
 
     def update_priorities(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
-        """Sets the priorities of samples in a prioritized table; returns without waiting.
+        """Sets the priorities of samples in a prioritized table by `errors`, their absolute value errors `[..., B]`.
 
-        Args:
-          keys: the samples' keys, `[..., B]`.
-          errors: the samples' absolute value errors, `[..., B]`; larger errors give higher priorities.
+        Larger errors give higher priorities. Returns without waiting.
         """
         ...
 
