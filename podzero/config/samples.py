@@ -29,25 +29,25 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
     if experiment.learns_model:
         return window_like(experiment, spec, window_steps(experiment) + 1)
     return StoredState(
-        state=_struct((spec.state_bytes,), np.dtype(np.uint8)),
-        outcome=_struct((), np.dtype(np.float32)),
-        lambda_return=_struct((), np.dtype(np.float32)),
-        truncated=_struct((), np.dtype(np.bool_)),
-        version=_struct((), np.dtype(np.int32)),
+        state=_struct((spec.state_bytes,), np.uint8),
+        outcome=_struct((), np.float32),
+        lambda_return=_struct((), np.float32),
+        truncated=_struct((), np.bool_),
+        version=_struct((), np.int32),
     )
 
 
 def position_like(spec: EnvSpec, auxiliary: bool = False, ownership: bool = False) -> Sample:
     """The shape of one AlphaZero position; `auxiliary` and `ownership` add the targets of auxiliary heads."""
-    number = _struct((), np.dtype(np.int32))
+    number = _struct((), np.int32)
     return Sample(
-        observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
-        legal=_struct((spec.num_actions,), np.dtype(np.bool_)),
-        policy_target=_struct((spec.num_actions,), np.dtype(np.float32)),
-        value_target=_struct(spec.value_shape, np.dtype(np.float32)),
+        observation=_struct(spec.observation_shape, spec.observation_dtype),
+        legal=_struct((spec.num_actions,), np.bool_),
+        policy_target=_struct((spec.num_actions,), np.float32),
+        value_target=_struct(spec.value_shape, np.float32),
         version=number,
         **(dict.fromkeys(("outcome", "moves_left", "reply"), number) if auxiliary else {}),
-        ownership=_struct((spec.squares,), np.dtype(np.int8)) if ownership else None,
+        ownership=_struct((spec.squares,), np.int8) if ownership else None,
     )
 
 
@@ -56,17 +56,16 @@ def window_like(experiment: Experiment, spec: EnvSpec, observations: int) -> Win
     unroll, steps = experiment.muzero.unroll_steps, window_steps(experiment)
     discrete = spec.action_bounds is None
     policy_size = spec.num_actions if discrete else experiment.search.candidates
-    float32, int32 = np.dtype(np.float32), np.dtype(np.int32)
     return Window(
-        observation=_struct((observations, *spec.observation_shape), np.dtype(spec.observation_dtype)),
-        action=_struct((unroll, *spec.action_shape), int32 if discrete else float32),
-        reward=_struct((steps,), float32),
-        value=_struct((steps + 1,), float32),
-        policy=_struct((unroll + 1, policy_size), float32),
-        candidates=_struct((unroll + 1, 0) if discrete else (unroll + 1, policy_size, *spec.action_shape), float32),
-        length=_struct((), int32),
-        terminated=_struct((), np.dtype(np.bool_)),
-        version=_struct((), int32),
+        observation=_struct((observations, *spec.observation_shape), spec.observation_dtype),
+        action=_struct((unroll, *spec.action_shape), np.int32 if discrete else np.float32),
+        reward=_struct((steps,), np.float32),
+        value=_struct((steps + 1,), np.float32),
+        policy=_struct((unroll + 1, policy_size), np.float32),
+        candidates=_struct((unroll + 1, 0) if discrete else (unroll + 1, policy_size, *spec.action_shape), np.float32),
+        length=_struct((), np.int32),
+        terminated=_struct((), np.bool_),
+        version=_struct((), np.int32),
     )
 
 
