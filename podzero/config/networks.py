@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -173,10 +173,9 @@ ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig | OwnModelConfig
 """Networks for MuZero, which learns a model."""
 
 
-def learns_model(section: Any) -> bool:
-    """Whether a section `network`, as a mapping or an object, is of a network that learns a model."""
-    get = section.get if isinstance(section, dict) else partial(getattr, section)
-    return get("name", None) in ("muzero_mlp", "muzero_resnet") or bool(get("learns_model", False))
+def learns_model(section: Mapping[Any, Any]) -> bool:
+    """Whether a section `network`, as it is given, is of a network that learns a model."""
+    return section.get("name") in ("muzero_mlp", "muzero_resnet") or bool(section.get("learns_model"))
 
 
 NetworkConfig = Annotated[

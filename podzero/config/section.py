@@ -30,7 +30,7 @@ class Section(BaseModel):
 class ByName(NamedTuple):
     """The annotation of a union of sections, which `name` tells apart: a `Literal`, or an import path."""
 
-    own: Callable[[Any], type[Section]]
+    own: Callable[[dict[str, Any]], type[Section]]
     """The class of a section whose `name` is an import path, `module:Name` or `file.py:Name`."""
     default: str | None = None
     """The name of a section that gives none."""
@@ -40,9 +40,10 @@ class ByName(NamedTuple):
         tags = {name: kind.__name__ for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
 
         def tag(section: Any) -> str:
-            # A mapping when a file is read, an object when an experiment is written.
-            name = section.get("name", self.default) if isinstance(section, dict) else getattr(section, "name", None)
-            return self.own(section).__name__ if ":" in str(name) else tags.get(str(name), str(name))
+            if not isinstance(section, dict):  # an object when an experiment is written
+                return type(section).__name__
+            name = str(section.get("name", self.default))
+            return self.own(section).__name__ if ":" in name else tags.get(name, name)
 
         schemas = {kind.__name__: handler.generate_schema(kind) for kind in kinds}
         return core_schema.tagged_union_schema(
