@@ -73,18 +73,15 @@ class Comparison(NamedTuple):
         rows: list[dict[str, Any]] = []
         for what, row in self.values.items():
             known = {run: one.value for run, one in zip(self.runs, row, strict=True) if one is not None}
-            first: dict[int, float] | None = None
-            for choice, runs in self.choices.items():
-                by_seed = {seed: known[run] for run, seed in runs.items() if run in known}
-                if by_seed:
-                    values, against = list(by_seed.values()), first or {}
-                    iqm, low, high = map(float, interquartile_mean(np.array(values)))
-                    found: dict[str, Any] = {"seeds": len(values), "mean": fmean(values)}
-                    found |= {"iqm": iqm, "low": low, "high": high}
-                    difference = Difference.of([by_seed[seed] - against[seed] for seed in by_seed.keys() & against])
-                    found["difference"] = difference and difference._asdict()
+            choices = self.choices.items()
+            by_seed = {name: {seed: known[run] for run, seed in runs.items() if run in known} for name, runs in choices}
+            for choice, values in by_seed.items():
+                if values:
+                    found: dict[str, Any] = {"seeds": len(values), "mean": fmean(values.values())}
+                    middle = map(float, interquartile_mean(np.array([*values.values()])))
+                    found |= dict(zip(("iqm", "low", "high"), middle, strict=True))
+                    found["difference"] = paired_by_seed(values, by_seed[next(iter(by_seed))])
                     rows.append({"what": what, "choice": choice, **found})
-                first = by_seed if first is None else first
         return rows
 
     def tables(self) -> list[ReportTable]:
@@ -113,6 +110,13 @@ class Comparison(NamedTuple):
             ),
             *([ReportTable(_OVER_SEEDS + named, _SEEDS_HEADER, seeds)] if seeds else []),
         ]
+
+
+def paired_by_seed[Seed](values: Mapping[Seed, float], first: Mapping[Seed, float]) -> dict[str, Any] | None:
+    """The `Difference` of a choice's values by seed from those of the `first` one, as JSON values; None for itself."""
+    pairs = () if values is first else [value - first[seed] for seed, value in values.items() if seed in first]
+    difference = Difference.of(pairs)
+    return difference and difference._asdict()
 
 
 _SEEDS_HEADER = ("", "choice", "seeds", "mean", "interquartile mean", "difference")

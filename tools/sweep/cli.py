@@ -1,7 +1,4 @@
-"""The command `sweep`: many runs of one experiment, and a table of what they reached.
-
-The table has means over seeds, the spread between them, and differences paired by seed.
-"""
+"""The command `sweep`: many runs of one experiment, and a table of what they reached."""
 
 from __future__ import annotations
 
@@ -20,11 +17,12 @@ from podzero.core.importing import import_extra
 from podzero.core.machine import keep_compiled_programs
 from podzero.evaluation.statistics import Difference
 from podzero.files.players import as_resumed
+from podzero.files.workdir import Workdir
 from podzero.runtime.stopping import StopSignals
 from podzero.tools.commands.options import RUNS, Address, Config, Env, Json, read_env
 from podzero.tools.commands.printing import ReportTable, print_json, print_tables
 from podzero.tools.commands.trust import approve_code
-from podzero.tools.report.comparison import ABSENT
+from podzero.tools.report.comparison import ABSENT, paired_by_seed
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.sections import Evaluations
@@ -112,7 +110,7 @@ def sweep(
         if not as_json:
             print(text, flush=True)
 
-    with StopSignals() as signals, folder.lock():
+    with StopSignals() as signals, Workdir(folder.root).lock():
         folder.open(config, grid, runs)
         left = [run for run in runs if folder.progress(run).state == "unfinished"]
         say(f"{len(runs)} runs in {folder.root}, of which {len(runs) - len(left)} have ended.")
@@ -285,29 +283,21 @@ def _combinations(runs: Sequence[RunResult], kind: Literal["values", "judged"], 
     groups: dict[tuple[str, ...], list[RunResult]] = {}
     for run in runs:
         groups.setdefault(tuple(run.combination.values()), []).append(run)
-    combinations: list[dict[str, Any]] = []
-    first: dict[str, float] = {}
+    by_seed: list[dict[str, float]] = []
     for group in groups.values():
-        found = {run.seed: getattr(run, kind) for run in group if run.state == "finished"}
-        by_seed = {seed: values[measure] for seed, values in found.items() if measure in values}
-        values = list(by_seed.values())
-        difference = Difference.of([value - first[seed] for seed, value in by_seed.items() if seed in first])
-        combinations.append(
-            {
-                "settings": group[0].combination,
-                "runs": len(group),
-                "values": values,
-                "mean": fmean(values) if values else None,
-                "spread": stdev(values) if len(values) > 1 else None,
-                "difference": difference and difference._asdict(),
-            }
-        )
-        first = first if len(combinations) > 1 else by_seed
-    return combinations
-
-
-def _compared(run: RunResult, metric: str) -> bool:
-    return run.state == "finished" and metric in run.values
+        finished = {run.seed: getattr(run, kind) for run in group if run.state == "finished"}
+        by_seed.append({seed: found[measure] for seed, found in finished.items() if measure in found})
+    return [
+        {
+            "settings": group[0].combination,
+            "runs": len(group),
+            "values": [*values.values()],
+            "mean": fmean(values.values()) if values else None,
+            "spread": stdev(values.values()) if len(values) > 1 else None,
+            "difference": paired_by_seed(values, by_seed[0]),
+        }
+        for group, values in zip(groups.values(), by_seed, strict=True)
+    ]
 
 
 def tables(result: Mapping[str, Any]) -> list[ReportTable]:
@@ -319,7 +309,7 @@ def tables(result: Mapping[str, Any]) -> list[ReportTable]:
         "deviation over seeds, mean difference from the first row, paired by seed, with its 95% interval."
     )
     runs = [RunResult(**run) for run in result["runs"]]
-    steps = sorted({run.measured_at[metric] for run in runs if _compared(run, metric)})
+    steps = sorted({run.measured_at[metric] for run in runs if run.state == "finished" and metric in run.values})
     if len(steps) > 1:
         caption += f" They are of steps from {steps[0]:,} to {steps[-1]:,}; --steps N compares equal steps."
     header = ("settings", "measured", "mean", "spread", "difference")

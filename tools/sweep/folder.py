@@ -17,7 +17,6 @@ import yaml
 
 from podzero.config import Experiment, StopConfig, builtin_configs, load, read_yaml
 from podzero.core.errors import ConfigError, os_errors
-from podzero.files.directory_lock import DirectoryLock
 from podzero.files.workdir import SWEEP_FILE, Workdir, WorkdirError, read_json, refuse_url, write_atomically
 from podzero.runtime.monitoring.status import RunStatus, read_status
 
@@ -171,10 +170,6 @@ class SweepFolder:
     def workdir(self, run: SweepRun) -> Workdir:
         """The working directory of a run."""
         return Workdir(self.root / run.name)
-
-    def lock(self) -> DirectoryLock:
-        """Reserves the folder for this process until the lock is closed; creates it if it is missing."""
-        return Workdir(self.root).lock()
 
     def open(self, config: str, grid: Grid, runs: Sequence[SweepRun]) -> None:
         """Writes what the sweep is, unless the folder holds another one or a run.

@@ -1,7 +1,4 @@
-"""Trains the runs of a sweep by Ray Tune, which places them, retries those that fail and stops the weaker ones early.
-
-A trial is a process that starts `podzero train` on its node and watches it (`trial.py`).
-"""
+"""Trains the runs of a sweep by Ray Tune, which places them, retries those that fail, stops the weaker ones early."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def opened(folder, *arguments, config="tic_tac_toe"):
     """Opens the folder for a sweep; returns its runs."""
     grid = read_grid(arguments)
     runs = plan(config, grid)
-    with folder.lock():
+    with Workdir(folder.root).lock():
         folder.open(config, grid, runs)
     return runs
 
