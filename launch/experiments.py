@@ -18,7 +18,7 @@ from podzero.config.section import IMPORT_PATH
 from podzero.core.errors import ConfigError, nearest
 from podzero.files.players import PREFIX, zoo_card, zoo_names
 from podzero.files.workdir import Workdir, differences
-from podzero.tools.commands.options import Json, config_names
+from podzero.tools.commands.options import Json
 from podzero.tools.commands.printing import plain_table, print_json
 
 ABSENT = "absent"
@@ -28,7 +28,7 @@ _Compared = Annotated[
     str,
     typer.Argument(
         help="An experiment (see `podzero configs`), a YAML file, or the working directory of a run.",
-        autocompletion=config_names,
+        autocompletion=builtin_configs,
     ),
 ]
 

@@ -53,7 +53,7 @@ from podzero.files.workdir import (
 from podzero.runtime.checkpoints import checkpoints
 from podzero.runtime.monitoring.status import spent
 from podzero.runtime.monitoring.writers import check_packages
-from podzero.tools.commands.options import RUNS, Address, Env, Overrides, config_names, read_env
+from podzero.tools.commands.options import RUNS, Address, Env, Overrides, read_env
 from podzero.tools.commands.trust import approve_code
 
 _Start = Annotated[
@@ -62,7 +62,7 @@ _Start = Annotated[
         metavar="CONFIG",
         help="The name of an experiment (see `podzero configs`) or a YAML file; to resume a run, its working directory "
         "DIR, or DIR@STEP for an earlier checkpoint.",
-        autocompletion=config_names,
+        autocompletion=builtin_configs,
     ),
 ]
 _With = Annotated[

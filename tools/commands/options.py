@@ -15,16 +15,15 @@ RUNS = Path("runs")
 """The default folder for working directories."""
 
 
-def config_names() -> list[str]:
-    """The experiment names for shell completion."""
-    return list(builtin_configs())
-
-
-CONFIG_HELP = "The name of an experiment (see `podzero configs`), or a YAML file."
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line; errors too.")]
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=config_names)]
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="The name of an experiment (see `podzero configs`), or a YAML file.",
+        autocompletion=builtin_configs,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that override those of CONFIG.", show_default=False),
