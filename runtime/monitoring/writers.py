@@ -41,8 +41,6 @@ WANDB_STEP = "learner_step"
 """The metric on the horizontal axis of all others at Weights & Biases."""
 _LONGEST_VALUE = 500
 """Most characters of a parameter that MLflow's servers accept."""
-_PARAMS_AT_ONCE = 100
-"""Most parameters that they accept in one call."""
 _LABELS = ("run", "worker")
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 """The optional package that a setting of section `metrics` needs."""
@@ -134,10 +132,7 @@ class BackgroundWriter:
 
 
 class WandbWriter:
-    """Logs metrics as `KIND/NAME`, over the learner step; a `MetricsWriter` for `PROJECT` or `ENTITY/PROJECT`.
-
-    The working directory keeps the run's id, so that a resumed run continues the same W&B run.
-    """
+    """Logs metrics as `KIND/NAME`, over the learner step; a `MetricsWriter` for `PROJECT` or `ENTITY/PROJECT`."""
 
     def __init__(self, project: str, experiment: Experiment, workdir: Workdir) -> None:
         import wandb
@@ -172,8 +167,7 @@ class WandbWriter:
 class MlflowWriter:
     """Logs metrics as `KIND/NAME` at the learner step; a `MetricsWriter` for the tracking server at a URI.
 
-    The experiment's name becomes that of the MLflow experiment, and a working directory is one run of it, of which it
-    keeps the id, so that a resumed run continues it.
+    The experiment's name becomes that of the MLflow experiment, and a working directory is one run of it.
     """
 
     def __init__(self, uri: str, experiment: Experiment, workdir: Workdir) -> None:
@@ -201,14 +195,13 @@ class MlflowWriter:
 
     def _create(self, experiment: Experiment, workdir: Workdir) -> str:
         """A new run with the settings of `experiment`; returns its id."""
-        from mlflow.entities import Param, RunTag
+        from mlflow.entities import Param
 
-        tags = [RunTag("workdir", str(workdir.root))]
-        run = self._client.create_run(self._experiment_id(experiment.name), run_name=workdir.root.name)
+        tags, named = {"workdir": str(workdir.root)}, workdir.root.name
+        run = self._client.create_run(self._experiment_id(experiment.name), tags=tags, run_name=named)
         settings = flatten(experiment.model_dump(mode="json")).items()
         params = [Param(_mlflow_name(name), str(value)[:_LONGEST_VALUE]) for name, value in settings]
-        for first in range(0, len(params), _PARAMS_AT_ONCE):
-            self._client.log_batch(run.info.run_id, params=params[first : first + _PARAMS_AT_ONCE], tags=tags)
+        self._client.log_batch(run.info.run_id, params=params)
         return str(run.info.run_id)
 
     def _experiment_id(self, name: str) -> str:
@@ -272,7 +265,7 @@ def prometheus_name(name: str) -> str:
 
 
 def _identity(workdir: Workdir, service: str, create: Callable[[], str]) -> str:
-    """The id of this run at a service: stored in the working directory, made by `create` if it is not there yet."""
+    """The id of this run at a service, made by `create`, or by an earlier start: the working directory keeps it."""
     held = read_json(workdir.writers_file)
     if not isinstance(held.get(service), str):
         held[service] = create()
