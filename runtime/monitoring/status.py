@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from podzero.core.errors import PodzeroError
 from podzero.core.reading import parse_json, printable
@@ -185,7 +185,7 @@ class RunStatus:
 
     def to_json(self) -> str:
         """The status as one line of JSON; NaN and infinity become null."""
-        return json.dumps(_finite(dataclasses.asdict(self)))
+        return json.dumps(to_jsonable_python(self, inf_nan_mode="null"))
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunStatus:
@@ -283,10 +283,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def _finite(value: Any) -> Any:
-    """The tree with None for NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
