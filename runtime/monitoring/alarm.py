@@ -27,9 +27,9 @@ _TRIES, _TIMEOUT_S, _PAUSE_S, _LAST_S = 3, 10.0, 2.0, 15.0
 
 
 class Alarm:
-    """Sends messages of a run in a thread, for which only its end waits, for a bounded time; without `send`, none."""
+    """Sends messages of a run in a thread, for which only its end waits, for a bounded time."""
 
-    def __init__(self, run: str, send: Callable[[str], None] | None) -> None:
+    def __init__(self, run: str, send: Callable[[str], object]) -> None:
         self._run, self._send = run, send
         self._waiting: Queue[str | None] = Queue(MOST_WAITING)
         self._progress: tuple[object, ...] = ()
@@ -51,27 +51,23 @@ class Alarm:
 
     def tell(self, text: str) -> None:
         """Sends a message; drops it if too many wait."""
-        if self._send is not None:
-            try:
-                self._waiting.put_nowait(f"podzero: {self._run} {text}"[:1000])
-            except Full:
-                log.warning("an alarm is dropped, since the webhook does not answer: %s", text)
+        try:
+            self._waiting.put_nowait(f"podzero: {self._run} {text}"[:1000])
+        except Full:
+            log.warning("an alarm is dropped, since the webhook does not answer: %s", text)
 
     def __enter__(self) -> Alarm:
-        if self._send is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             self.tell(f"has failed: {described(error)}")
-        if self._send is not None:
-            with suppress(Full):
-                self._waiting.put_nowait(None)
-                self._thread.join(_LAST_S)
+        with suppress(Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(_LAST_S)
 
     def _work(self) -> None:
-        assert self._send is not None
         while (text := self._waiting.get()) is not None:
             for left in reversed(range(_TRIES)):
                 try:
@@ -83,13 +79,16 @@ class Alarm:
 
 
 def open_alarm(setting: str | None, run: str) -> Alarm:
-    """The alarm of `metrics.alert`; raises `ConfigError` if a variable that it names holds no address."""
+    """The alarm of `metrics.alert`, which for None sends nothing.
+
+    Raises `ConfigError` if a variable that it names holds no address.
+    """
     url = setting
     if setting is not None and setting.startswith("env:"):
         url = os.environ.get(name := setting.removeprefix("env:"), "")
         if not url.startswith(("https://", "http://")):
             raise ConfigError(f"metrics.alert: the environment variable {name} holds no address such as https://...")
-    return Alarm(run, None if url is None else partial(_post, url))
+    return Alarm(run, (lambda text: None) if url is None else partial(_post, url))
 
 
 def _post(url: str, text: str) -> None:
