@@ -15,7 +15,6 @@ import psutil
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.rule import Rule
@@ -323,11 +322,6 @@ class _Items:
                 line = Text()
             line.append(" · " if line else "").append_text(item)
         yield line
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """The least width is that of the longest item, the greatest that of all items in one line."""
-        lengths = [item.cell_len for item in self._items] or [0]
-        return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
 
 
 def since_command_s() -> float:
