@@ -145,17 +145,12 @@ class Agent:
         self._check_same(other._env.spec)
         players = (other, self) if second else (self, other)
         values = [np.nan] * game.ply
-        resigned = False
-        while not game.over and not resigned:
-            found = players[game.turn]._choice(game)
-            if found is None:
-                resigned = True
-                continue
+        while not game.over and (found := players[game.turn]._choice(game)) is not None:
             # Values are for the player to move; negate those of the second player.
             values.append(np.nan if found.value is None else (1 - 2 * game.turn) * found.value)
             game.play(found.action)
         names = players[0].name, players[1].name
-        return FinishedGame(game, names, np.array(values, np.float32), resigned)
+        return FinishedGame(game, names, np.array(values, np.float32), resigned=not game.over)
 
     def __repr__(self) -> str:
         return f"<{self.name}, an agent of {self.plays}>"
