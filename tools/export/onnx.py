@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from itertools import count
 from typing import Any, NamedTuple
@@ -105,7 +106,6 @@ class Graph:
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._taken: Counter[str] = Counter(inputs)
-        self._batch: Value | None = None
 
     def node(self, operator: str, *inputs: Value, **attributes: Any) -> str:
         """Adds a node with one output; returns the output's name."""
@@ -135,7 +135,7 @@ class Graph:
             return self.node("Expand", x, indices(*shape))
         if not all(isinstance(size, int) or str(size) == BATCH for size in shape):
             raise ExportError(f"ONNX: cannot broadcast to {list(shape)}, which is not a batch; write a .stablehlo file")
-        sizes = [indices(size) if isinstance(size, int) else self._batch_size() for size in shape]
+        sizes = [indices(size) if isinstance(size, int) else self._batch_size for size in shape]
         return self.node("Expand", x, self.node("Concat", *sizes, axis=0))
 
     def model(self, outputs: Mapping[str, tuple[Value, Any]], metadata: Mapping[str, Any]) -> Any:
@@ -158,10 +158,9 @@ class Graph:
         helper.set_model_props(model, props)
         return model
 
+    @cached_property
     def _batch_size(self) -> Value:
-        if self._batch is None:
-            self._batch = self.node("Shape", next(iter(self._inputs)), start=0, end=1)
-        return self._batch
+        return self.node("Shape", next(iter(self._inputs)), start=0, end=1)
 
     def _name_of(self, value: Value) -> str:
         if isinstance(value, str):
