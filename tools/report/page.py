@@ -29,7 +29,9 @@ def make_report(record: Record, live: Mapping[str, Any] | None = None) -> str:
 
     `live` has, for a served page, its `version` and `poll_s`, the seconds after which it asks for a newer one.
     """
-    return _page(record.experiment.name, sections(record), live)
+    of_run = settings(record), faults(record), machines(record)
+    sections = [overview(record), *measured(record), _sample_games(record), *of_run]
+    return _page(record.experiment.name, sections, live)
 
 
 def make_comparison(records: Mapping[str, Record]) -> str:
@@ -59,18 +61,6 @@ def _page(heading: str, sections: Sequence[ReportSection], live: Mapping[str, An
         scripts=[_asset(name) for name in _SCRIPTS],
         policy=content_policy(),
     )
-
-
-def sections(record: Record) -> list[ReportSection]:
-    """All sections in page order; those without data are empty."""
-    return [
-        overview(record),
-        *measured(record),
-        _sample_games(record),
-        settings(record),
-        faults(record),
-        machines(record),
-    ]
 
 
 def _sample_games(record: Record) -> ReportSection:
