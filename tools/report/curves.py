@@ -20,13 +20,7 @@ _BAND_ALPHA = 0.2
 
 
 def make_curves(sections: Sequence[ReportSection], suffix: str, over: str = "hours") -> bytes:
-    """The file of all figures but stacked shares.
-
-    Args:
-      sections: with the figures.
-      suffix: one of `SUFFIXES`.
-      over: the horizontal axis of the PDF: `hours`, `steps` or `games`. CSV has all three.
-    """
+    """The file of all figures but stacked shares; a PDF is `over` `hours`, `steps` or `games`, a CSV has all three."""
     figures = [figure for section in sections for figure in section.figures if not figure.stacked]
     return _csv(figures) if suffix == ".csv" else _pdf(figures, over)
 
