@@ -19,6 +19,7 @@ from podzero.files.workdir import Workdir, WorkdirError
 from podzero.launch.train import find_start
 from podzero.runtime.driver_process import STOP_LIMIT_S, DriverProcess
 from podzero.runtime.monitoring.log_file import read_log
+from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.status import RunStatus, read_status
 from podzero.runtime.stopping import stop_run
 from podzero.tools.report.record import MetricsLine, MetricsTail, Values, parse_line
@@ -182,7 +183,7 @@ def metrics(workdir: str | Path) -> Metrics:
     run.refresh(long=True)
     with os_errors(WorkdirError, f"cannot read {run.metrics_file}"):
         history = MetricsTail(run.metrics_file).read()
-    found = [(kind, name) for kind in history.kinds for name in history.names(kind)]
+    found = [(kind, name) for kind in set(map(kind_of, history.workers)) for name in history.names(kind)]
     reporters = Counter(name for _, name in found)
     named = {
         f"{kind}/{name}" if name.startswith(_OF_EACH_KIND) or reporters[name] > 1 else name: history.values(kind, name)

@@ -143,11 +143,14 @@ class Timeline:
         workers = history.workers
         # Evaluator and driver report after training too, while the last snapshot is judged.
         tables = [workers[name] for name in workers.keys() - {"evaluator", "driver"}] or list(workers.values())
-        moments = np.unique(np.concatenate([np.empty(0), *(table.times for table in tables)]))
+        # A run without lines has one moment, at which nothing has happened.
+        moments = np.unique(np.concatenate([table.times for table in tables])) if tables else np.zeros(1)
         self._times = moments
         gaps = np.diff(moments, prepend=moments[:1])
         pause = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
         self._hours = np.cumsum(np.where(gaps > pause, 0.0, gaps)) / 3600.0
+        self.end_hours = float(self._hours[-1])
+        """Hours of training so far."""
         steps = np.zeros(len(moments))
         for table in tables:
             np.maximum.at(steps, np.searchsorted(moments, table.times), table.steps)
@@ -157,37 +160,26 @@ class Timeline:
         totals = np.concatenate([[0.0], np.cumsum(games.values)])
         self._games = totals[np.searchsorted(games.times, moments, side="right")]
 
-    @property
-    def end_hours(self) -> float:
-        """Hours of training so far."""
-        return float(self._hours[-1]) if len(self._hours) else 0.0
-
-    def moments(self, step: int) -> tuple[float, float] | None:
+    def moments(self, step: int) -> tuple[float, float]:
         """The times of the first line and of the first one at `step` or later, in seconds since the epoch.
 
-        Where no line has that step, the second is the time of the last line. None without lines.
+        Where no line has that step, the second is the time of the last line. Both are 0 without lines.
         """
-        if not len(self._times):
-            return None
         first = min(int(np.searchsorted(self._steps, step)), len(self._times) - 1)
         return float(self._times[0]), float(self._times[first])
 
     def hours(self, times: FloatArray) -> FloatArray:
         """Hours of training at `times` (`[N]`, seconds since the epoch)."""
-        return _interpolate(times, self._times, self._hours)
+        return np.interp(times, self._times, self._hours)
 
     def at_hours(self, hours: FloatArray) -> Axes:
         """The coordinates, on all three axes, of the moments after these hours of training, `[N]`."""
-        return Axes(hours, *(_interpolate(hours, self._hours, axis) for axis in (self._steps, self._games)))
+        return Axes(hours, *(np.interp(hours, self._hours, axis) for axis in (self._steps, self._games)))
 
     def at_steps(self, steps: FloatArray) -> Axes:
         """The coordinates of the moments at which the learner reached `steps`, `[N]`."""
-        first = np.searchsorted(self._steps, steps).clip(0, max(len(self._steps) - 1, 0))
+        first = np.searchsorted(self._steps, steps).clip(max=len(self._steps) - 1)
         return Axes(self._hours[first], steps, self._games[first])
-
-
-def _interpolate(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    return np.interp(at, x, y) if len(x) else np.zeros(len(at))
 
 
 # Bins of training time bound the number of points of a curve. A bin's mean is drawn as a line, its minimum and maximum
@@ -205,11 +197,8 @@ class Bins:
     def __init__(self, end_hours: float) -> None:
         count = int(np.clip(end_hours * 3600.0 / SHORTEST_BIN_S, 1, MAX_BINS))
         self._edges = np.linspace(0.0, max(end_hours, 1e-9), count + 1)
-
-    @property
-    def middles(self) -> FloatArray:
+        self.middles: FloatArray = (self._edges[1:] + self._edges[:-1]) / 2
         """`[B]`, the middle of each bin in hours of training."""
-        return (self._edges[1:] + self._edges[:-1]) / 2
 
     def envelope(self, hours: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean, minimum and maximum of each bin, `[B]` each, of `values` `[N]`, measured at `hours` `[N]` of training.

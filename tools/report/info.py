@@ -13,7 +13,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.importing import file_digest, place_of
 from podzero.files.players import PREFIX, TrainedPlayer, parse_player, zoo_card
 from podzero.files.workdir import Workdir, step_folders
-from podzero.runtime.monitoring.status import duration
+from podzero.runtime.monitoring.status import RunStatus, duration
 from podzero.tools.commands.printing import Rows, measure, share
 from podzero.tools.report.figures import MetricCurves
 from podzero.tools.report.record import Record, RunReader, node_cells
@@ -44,8 +44,8 @@ def agent_info(who: str) -> dict[str, Any]:
     card = zoo_card(who.removeprefix(PREFIX)) if who.startswith(PREFIX) else {}
     snapshots = step_folders(player.workdir.snapshots)
     snapshot = player.step if player.step is not None else next(reversed(snapshots), None)
-    of_run = player.step is None and record.status is not None
-    step = record.status.status.step if of_run and record.status else snapshot or 0
+    status = record.status.status if player.step is None and record.status else None
+    step = status.step if status else snapshot or 0
     metrics = MetricCurves(record.history)
     inheritance, network = record.inheritance, record.experiment.network
     return {
@@ -56,7 +56,7 @@ def agent_info(who: str) -> dict[str, Any]:
         "parameters": None if snapshot is None else _parameters(player.workdir, snapshot),
         "snapshot": snapshot,
         "step": step,
-        **_progress(record, metrics, step, of_run),
+        **_progress(record, metrics, step, status),
         "state": record.status.summary if record.status else None,
         **_hardware(record, card),
         "strength": _strength(Evaluations(metrics, record.ladder), step),
@@ -96,18 +96,17 @@ def _parameters(workdir: Workdir, step: int) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(load_snapshot(workdir.snapshots, step).params))
 
 
-def _progress(record: Record, metrics: MetricCurves, step: int, of_run: bool) -> dict[str, Any]:
-    """The fields `samples`, `games`, `hours`, `began` and `reached`."""
-    moments = metrics.timeline.moments(step)
+def _progress(record: Record, metrics: MetricCurves, step: int, status: RunStatus | None) -> dict[str, Any]:
+    """The fields `samples`, `games`, `hours`, `began` and `reached`; `status` is that of the run, if `who` is one."""
     samples = games = hours = began = reached = None
-    if moments is not None:
+    if record.history.workers:
+        moments = metrics.timeline.moments(step)
         began, reached = (time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment)) for moment in moments)
         written = record.history.values("actor", "count/samples")
         samples = int(written.values[written.times <= moments[1]].sum())
         at = metrics.timeline.at_steps(np.array([float(step)]))
         games, hours = int(at.games[0]), float(at.hours[0])
-    if of_run and record.status is not None:
-        status = record.status.status
+    if status is not None:
         samples, games, hours = status.samples, status.games, status.elapsed_s / 3600
     hours = hours and round(hours, 4)
     return {"samples": samples, "games": games, "hours": hours, "began": began, "reached": reached}
@@ -127,7 +126,7 @@ def _hardware(record: Record, card: Mapping[str, Any]) -> dict[str, Any]:
 def _strength(rounds: Evaluations, step: int) -> dict[str, float]:
     """The metrics of the newest evaluation up to a step."""
     newest = max((found for found in rounds.steps if found <= step), default=None)
-    return {} if newest is None else {"step": newest, **dict(sorted(rounds.of(newest).items()))}
+    return {} if newest is None else {"step": newest, **dict(sorted(rounds.by_step[newest].items()))}
 
 
 def agent_rows(found: Mapping[str, Any]) -> Rows:

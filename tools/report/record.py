@@ -190,26 +190,22 @@ class WorkerTable:
         """`[N]` seconds since the epoch."""
         self.steps = array("d")
         """`[N]` learner steps."""
-        self._columns: dict[str, array[float]] = {}
+        self.columns: dict[str, array[float]] = {}
+        """`[N]` each, the metrics that occur in at least one line; NaN for lines without them."""
 
     def add(self, line: MetricsLine) -> None:
         """Adds a line."""
         # Earlier lines lack a new metric.
-        for name in line.metrics.keys() - self._columns.keys():
-            self._columns[name] = array("d", [math.nan]) * len(self.times)
-        for name, column in self._columns.items():
+        for name in line.metrics.keys() - self.columns.keys():
+            self.columns[name] = array("d", [math.nan]) * len(self.times)
+        for name, column in self.columns.items():
             column.append(line.metrics.get(name, math.nan))
         self.times.append(line.time_s)
         self.steps.append(line.step)
 
-    @property
-    def names(self) -> set[str]:
-        """The metrics that occur in at least one line."""
-        return set(self._columns)
-
     def column(self, name: str) -> FloatArray:
         """`[N]`, the values of a metric; NaN for lines without it."""
-        return np.array(self._columns.get(name, [math.nan] * len(self.times)))
+        return np.array(self.columns.get(name, [math.nan] * len(self.times)))
 
 
 class Values(NamedTuple):
@@ -242,18 +238,13 @@ class History:
         """The tables of all workers of a kind, such as `actor` for `actor-0`, `actor-1` and so on."""
         return [table for worker, table in sorted(self.workers.items()) if kind_of(worker) == kind]
 
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of workers, sorted by name."""
-        return sorted({kind_of(worker) for worker in self.workers})
-
     def names(self, kind: str) -> set[str]:
         """The metrics that at least one worker of a kind has."""
-        return {name for table in self.of_kind(kind) for name in table.names}
+        return {name for table in self.of_kind(kind) for name in table.columns}
 
     def each(self, kind: str, name: str) -> list[Values]:
         """The values of a metric for each worker of a kind that has it."""
-        tables = [table for table in self.of_kind(kind) if name in table.names]
+        tables = [table for table in self.of_kind(kind) if name in table.columns]
         return [_known(table.times, table.steps, table.column(name)) for table in tables]
 
     def values(self, kind: str, name: str) -> Values:

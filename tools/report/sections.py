@@ -41,48 +41,41 @@ class Evaluations:
     """
 
     def __init__(self, metrics: MetricCurves, ladder: Mapping[str, Any]) -> None:
-        self._rounds: dict[int, dict[str, float]] = {}
+        self.by_step: dict[int, dict[str, float]] = {}
+        """The metrics of each evaluation by that step."""
         for table in metrics.history.of_kind("evaluator"):
-            columns = {name.removeprefix("evaluation/"): table.column(name) for name in table.names}
+            columns = {name.removeprefix("evaluation/"): table.column(name) for name in table.columns}
             for row, step in enumerate(columns.get("step", np.empty(0))):
                 if np.isfinite(step):
                     known = {name: float(column[row]) for name, column in columns.items() if np.isfinite(column[row])}
-                    self._rounds[int(step)] = known
+                    self.by_step[int(step)] = known
         # The ladder's ratings replace those written with each evaluation, since later matches tell more about all
         # players; the intervals stay as written.
         match ladder:
             case {"ratings": {**ratings}}:
-                for step, found in self._rounds.items():
+                for step, found in self.by_step.items():
                     match ratings.get(f"@{step}"):
                         case {"elo": int() | float() as elo}:
                             found["elo"] = float(elo)
-        self.steps = sorted(self._rounds)
-        self._axes = metrics.timeline.at_steps(np.array(self.steps, float))
-
-    @property
-    def names(self) -> set[str]:
+        self.steps = sorted(self.by_step)
+        self.names = {name for found in self.by_step.values() for name in found}
         """The metrics that at least one evaluation has."""
-        return {name for metrics in self._rounds.values() for name in metrics}
+        self._axes = metrics.timeline.at_steps(np.array(self.steps, float))
 
     def values(self, name: str) -> FloatArray:
         """`[R]`, a metric of each evaluation; NaN if it has none."""
-        return np.array([self._rounds[step].get(name, np.nan) for step in self.steps])
+        return np.array([self.by_step[step].get(name, np.nan) for step in self.steps])
 
-    def curve(self, name: str, label: str, interval: Callable[[float, int], tuple[float, float]]) -> ReportCurve | None:
-        """A curve of a metric with `interval(value, step)` as its band; None if no evaluation has the metric."""
-        values = self.values(name)
-        if not np.isfinite(values).any():
+    def curve(
+        self, name: str, label: str, interval: Callable[[float, Mapping[str, float]], tuple[float, float]]
+    ) -> ReportCurve | None:
+        """A curve of a metric; its band is `interval` of value and metrics. None if no evaluation has the metric."""
+        if name not in self.names:
             return None
-        ends = [
-            interval(float(value), step) if np.isfinite(value) else (np.nan, np.nan)
-            for value, step in zip(values, self.steps, strict=True)
-        ]
+        found = [self.by_step[step] for step in self.steps]
+        ends = [interval(one[name], one) if name in one else (np.nan, np.nan) for one in found]
         low, high = np.array(ends, float).T
-        return ReportCurve(label, values, low, high)
-
-    def of(self, step: int) -> Mapping[str, float]:
-        """The metrics of the snapshot at `step`."""
-        return self._rounds[step]
+        return ReportCurve(label, self.values(name), low, high)
 
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
         """A list of one figure with the curves that are not None; empty if there are none."""
@@ -120,8 +113,8 @@ def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str,
 
 
 def _ratings(rounds: Evaluations) -> list[Figure]:
-    def interval(elo: float, step: int) -> tuple[float, float]:
-        error = rounds.of(step).get("elo_error") or math.nan
+    def interval(elo: float, found: Mapping[str, float]) -> tuple[float, float]:
+        error = found.get("elo_error") or math.nan
         return elo - error, elo + error
 
     return rounds.figure(
@@ -134,8 +127,8 @@ def _ratings(rounds: Evaluations) -> list[Figure]:
 
 
 def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
-    def interval(share: float, step: int, band: str) -> tuple[float, float]:
-        return _interval(share, int(rounds.of(step).get(f"positions{band}", 0)))
+    def interval(share: float, found: Mapping[str, float], band: str) -> tuple[float, float]:
+        return _interval(share, int(found.get(f"positions{band}", 0)))
 
     whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
     bands = sorted((int(found[2]), int(found[3]), found[1]) for one in rounds.names if (found := _BAND.fullmatch(one)))
@@ -155,9 +148,9 @@ def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
 def _scores(rounds: Evaluations, games: int) -> list[Figure]:
     """The scores against each opponent; `games` is the number of games per match if an evaluation lacks it."""
 
-    def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
+    def interval(score: float, found: Mapping[str, float], opponent: str) -> tuple[float, float]:
         # Matches have an even number of games: each opening is played from both sides.
-        return _interval(score, round(rounds.of(step).get(f"games_{opponent}") or games + games % 2))
+        return _interval(score, round(found.get(f"games_{opponent}") or games + games % 2))
 
     opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
     curves = [rounds.curve(f"score_{name}", name, partial(interval, opponent=name)) for name in opponents]
@@ -175,8 +168,8 @@ def _interval(share: float, trials: int) -> tuple[float, float]:
 
 
 def _returns(rounds: Evaluations) -> list[Figure]:
-    def interval(mean: float, step: int) -> tuple[float, float]:
-        deviation, episodes = rounds.of(step).get("std_return"), int(rounds.of(step).get("episodes", 0))
+    def interval(mean: float, found: Mapping[str, float]) -> tuple[float, float]:
+        deviation, episodes = found.get("std_return"), int(found.get("episodes", 0))
         return (math.nan, math.nan) if deviation is None or episodes < 2 else student(mean, deviation, episodes)
 
     return rounds.figure(
@@ -218,11 +211,6 @@ class Gauges(NamedTuple):
     labels: Mapping[str, str]
     """The curves' labels by metric."""
     caption: str
-
-    def figure(self, metrics: MetricCurves) -> list[Figure]:
-        """A list of the figure; empty if no worker reports these metrics."""
-        curves = [metrics.gauge(self.kind, name, label) for name, label in self.labels.items()]
-        return metrics.figure(self.title, self.unit, self.caption, curves)
 
 
 _TERMS = ("policy", "value", "reward", "outcome", "moves left", "reply", "teacher policy", "teacher value")
@@ -277,7 +265,11 @@ _DEVICES = (
 
 
 def _figures(metrics: MetricCurves, shown: Iterable[Gauges]) -> list[Figure]:
-    return [figure for one in shown for figure in one.figure(metrics)]
+    figures: list[Figure] = []
+    for title, unit, kind, labels, caption in shown:
+        curves = [metrics.gauge(kind, name, label) for name, label in labels.items()]
+        figures += metrics.figure(title, unit, caption, curves)
+    return figures
 
 
 def learning(metrics: MetricCurves) -> ReportSection:
