@@ -7,7 +7,7 @@ import pytest
 from podzero.launch.evaluate import episode_rows, judgement_table, match_rows
 from podzero.tools.commands.printing import share
 from podzero.tools.export.cli import export_rows
-from podzero.tools.report.cli import agent_rows
+from podzero.tools.report.info import agent_rows
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,8 @@ from podzero.runtime.monitoring.ledger import Books
 from podzero.runtime.monitoring.log_file import read_log
 from podzero.runtime.monitoring.status import RunStatus, read_status, write_status
 from podzero.runtime.monitoring.view import status_panel
-from podzero.tools.report.cli import agent_rows
 from podzero.tools.report.comparison import compare
-from podzero.tools.report.info import agent_info
+from podzero.tools.report.info import agent_info, agent_rows
 from podzero.tools.report.page import make_report
 from podzero.tools.report.record import RunReader, read_runs
 
