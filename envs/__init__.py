@@ -37,3 +37,4 @@ from podzero.envs.sample_packing import state_packing as state_packing
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
+from podzero.envs.simulator import check_simulator as check_simulator

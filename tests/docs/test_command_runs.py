@@ -167,6 +167,7 @@ def test_what_is_not_run_says_why():
         "launch",
         "logs",
         "plan",
+        "push",
         "stop",
         "sweep",
         "trace",

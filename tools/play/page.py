@@ -23,6 +23,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.protocols import Env
 from podzero.core.types import EnvState, SearchedNodes
 from podzero.envs.boards.go import Go, komi_of, with_komi
+from podzero.envs.boards.hex import HEX_GAMES
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import PlayedGame, StoredGame, game_title
 from podzero.evaluation.records import record_suffix, record_text
@@ -163,7 +164,7 @@ class GamePage:
             ui.select(stones, label="handicap", value=0).classes("w-24").bind_value_to(self, "_handicap")
             if self._parts.knows_komi:
                 komi = ui.number("komi", value=KOMI, min=-LARGEST_KOMI, max=LARGEST_KOMI, step=0.5).classes("w-24")
-                komi.bind_value_to(self, "_komi", forward=lambda value: KOMI if value is None else round(2 * value) / 2)
+                komi.bind_value_to(self, "_komi", forward=_nearest_komi)
 
     async def _click(self, event: MouseEventArguments) -> None:
         """Plays the move to the clicked square; in chess the first click chooses a piece."""
@@ -289,13 +290,11 @@ class GamePage:
         self._draw()
 
     def _owners(self) -> dict[Square, float]:
-        """How certainly each square will be the first player's, from -1 to 1, by the network."""
-        if self._parts.look is None or self._drawing is None or not self._shows_owners:
+        """See `owners_of`; empty unless they are shown."""
+        if self._parts.look is None or not self._shows_owners:
             return {}
-        owned = jax.device_get(self._parts.look(batch_of_one(self._game.state)).ownership)
-        sign = 1 if self._game.first_to_move else -1
-        columns = self._drawing.size[1]
-        return {divmod(index, columns): sign * float(owner) for index, owner in enumerate(owned[0])}
+        (owned,) = jax.device_get(self._parts.look(batch_of_one(self._game.state)).ownership)
+        return owners_of(self._game, owned)
 
     async def _reply(self) -> None:
         """Plays the player's move, or the rest of the game if it plays both sides."""
@@ -458,6 +457,21 @@ the ply to show, which may lie outside of the game."""
 def icon_button(icon: str, hint: str, act: Callable[[], object]) -> ui.button:
     """A flat button with a hint, which screen readers read too."""
     return ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+
+
+def owners_of(game: PlayableGame, owned: np.ndarray[Any, Any]) -> dict[Square, float]:
+    """How certainly each square will be the first player's, from -1 to 1, of an `Outlook.ownership`, `[S]`."""
+    rows, columns, *_ = game.env.spec.observation_shape
+    board = owned.reshape(rows, columns)
+    if not game.first_to_move:
+        # In Hex the second player sees the board transposed.
+        board = -board.T if game.env.spec.name in HEX_GAMES else -board
+    return {square: float(owner) for square, owner in np.ndenumerate(board)}
+
+
+def _nearest_komi(value: float | None) -> float:
+    """The komi that is meant by a number that a person types."""
+    return KOMI if value is None else min(max(round(2 * value) / 2, -LARGEST_KOMI), LARGEST_KOMI)
 
 
 def _refuse_file() -> None:

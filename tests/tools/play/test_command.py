@@ -5,14 +5,16 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from podzero.config import SimulatorConfig
-from podzero.envs import rendering
+from podzero.config import SimulatorConfig, load
+from podzero.envs import make_env, rendering
 from podzero.evaluation.evaluate import evaluate
 from podzero.launch import cli
 from podzero.tools.play import video as watching
 from podzero.tools.play.command import Video, is_watched
+from podzero.tools.play.game import PlayableGame
 
 
 @pytest.fixture
@@ -106,6 +108,17 @@ def test_a_game_for_three_is_not_shown(play, three_players):
     code, _, err = play("random", "--game", three_players)
     assert code
     assert re.search("3 players.*podzero evaluate", err)
+
+
+@pytest.mark.parametrize(("game", "square"), [("othello", (0, 1)), ("hex", (1, 0))])
+def test_owners_are_shown_where_they_are_for_both_players(game, square):
+    page = pytest.importorskip("podzero.tools.play.page")
+    env = make_env(load(game).env)
+    played, owned = PlayableGame(env), np.zeros(np.prod(env.spec.observation_shape[:2]), np.float32)
+    owned[1] = 0.5
+    assert page.owners_of(played, owned)[0, 1] == 0.5
+    played.play(played.legal[0])
+    assert {at: owner for at, owner in page.owners_of(played, owned).items() if owner} == {square: -0.5}
 
 
 @pytest.mark.parametrize(("arguments", "game"), [([], "connect_four"), (["tic_tac_toe"], "tic_tac_toe")])
