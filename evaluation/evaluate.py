@@ -34,7 +34,7 @@ from podzero.evaluation.solvers import (
     judged_positions,
     read_labels,
 )
-from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
+from podzero.files.players import TrainedPlayer, game_to_play, is_packed, parse_player
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
@@ -136,7 +136,7 @@ def check_solver(name: str, positions: int | None) -> None:
 def records_file(who: str, name: str, opponent: str, spec: EnvSpec) -> Path | None:
     """The default file for records of `who` (in full `name`); None unless it is a run, in a game for two players."""
     player = parse_player(who)
-    if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX) or spec.players > 2:
+    if not isinstance(player, TrainedPlayer) or is_packed(who) or spec.players > 2:
         return None
     step, other = name.rpartition("@")[2], re.sub(r"[^\w@.-]", "-", opponent.rpartition("/")[2])
     return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(spec.name)}"

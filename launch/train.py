@@ -124,7 +124,8 @@ def train(
     repeated = "".join(f" {option} {shlex.quote(value)}" for option, value in again)
     print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
-    print(f"Continue it with: podzero train {continuation(experiment, root, None if ended.signal else {})}{repeated}")
+    done = None if ended.signal else {"score": math.inf} if "stop.score" in ended.reason else {}
+    print(f"Continue it with: podzero train {continuation(experiment, root, done)}{repeated}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
 
@@ -255,13 +256,12 @@ def continuation(experiment: Experiment, root: Path, done: Mapping[str, float] |
     """The arguments of `podzero train` that continue the run in `root`, which has ended.
 
     If it has reached a limit, `done` is what it has done (`StopConfig.done`) as far as that is known, and the arguments
-    double the limits; a score that has been reached is no limit any more. None if it ended for another reason.
+    double the limits, but drop a score that has been reached. None if it ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
-    higher = [
-        "stop.score=null" if name == "score" else f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}"
-        for name, limit in limits.items()
-    ]
+    done, score = done or {}, limits.pop("score", math.inf)
+    higher = [f"stop.{name}={math.ceil(2 * max(limit, done.get(name, 0)))}" for name, limit in limits.items()]
+    higher += ["stop.score=null"] if done.get("score", -math.inf) >= score else []
     return shlex.join([str(root), *higher])
 
 

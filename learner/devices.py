@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import queue
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
@@ -92,13 +92,15 @@ class DeviceClock:
         self._busy_s: dict[str, float] = {}
         """By program, once its first dispatch has ended."""
         self._dispatches = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-devices")
+        self._in_flight: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._watch, name="learner-devices", daemon=True)
+        self._thread.start()
 
     def __call__(self, state: TrainState, batches: PackedBatch) -> StepOutput:
         """Dispatches the train step."""
         start = time.perf_counter()
         output = self._step(state, batches)
-        self._thread.submit(self._await, start, output.sums)
+        self._in_flight.put((start, output.sums))
         return output
 
     def flush(self) -> dict[str, float]:
@@ -131,10 +133,15 @@ class DeviceClock:
 
     def close(self) -> None:
         """Ends the thread after the dispatches in flight."""
-        self._thread.shutdown(wait=False)
+        self._in_flight.put(None)
 
-    def _await(self, start: float, sums: StepSums) -> None:
-        # The sums are the output that nobody donates, so they can be waited for. The loop, which reads them too, raises
-        # their error.
-        jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
-        self.ended(_TRAIN, start)
+    def _watch(self) -> None:
+        while (dispatch := self._in_flight.get()) is not None:
+            # The sums are the output that nobody donates, so they can be waited for.
+            start, sums = dispatch
+            try:
+                jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
+            except Exception:
+                # The loop reads the same sums and raises the error.
+                return
+            self.ended(_TRAIN, start)

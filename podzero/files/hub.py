@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
@@ -23,11 +22,6 @@ def repository(name: str) -> tuple[str, str | None]:
     return found[1], found[2]
 
 
-def import_hub(name: str) -> Any:
-    """The package `huggingface_hub`; `name` is the agent that needs it."""
-    return import_extra("huggingface_hub", f"'{name}'", "hub")
-
-
 @cache
 def hub_workdir(name: str) -> Workdir:
     """The working directory of an agent on the hub, in the hub's cache; without a network, what the cache has.
@@ -36,15 +30,12 @@ def hub_workdir(name: str) -> Workdir:
     consent.
     """
     repo, revision = repository(name)
-    hub = import_hub(name)
+    hub = import_extra("huggingface_hub", f"'{name}'", "hub")
     try:
         folder = hub.snapshot_download(repo, revision=revision, allow_patterns=list(_FILES))
     # Its errors, those of the network among them, have no common base class.
     except Exception as error:
-        raise ConfigError(
-            f"'{name}' cannot be downloaded: {error}; is the name right, is there a network, and may you read it "
-            "(HF_TOKEN)?"
-        ) from None
+        raise ConfigError(f"'{name}' cannot be downloaded: {error}; check name, network and HF_TOKEN") from None
     workdir = Workdir(folder)
     if not workdir.is_run:
         raise ConfigError(f"'{name}' is no agent of podzero: the repository holds no experiment.yaml")

@@ -205,9 +205,8 @@ def engine_program(name: str, player: EnginePlayer) -> str:
 
 
 def full_name(name: str, player: TrainedPlayer, step: int) -> str:
-    """The name of a snapshot in results: DIR@STEP, or zoo:NAME."""
-    # An agent of the zoo or the hub has only one snapshot.
-    return name if name.startswith((PREFIX, HUB)) else f"{player.workdir.root}@{step}"
+    """The name of a snapshot in results: DIR@STEP; that of a packed agent stays the same."""
+    return name if is_packed(name) else f"{player.workdir.root}@{step}"
 
 
 def keep_teacher(experiment: Experiment, workdir: Workdir) -> None:
@@ -315,6 +314,11 @@ def zoo_workdir(name: str) -> Workdir:
     if name not in names:
         raise ConfigError(f"no agent '{name}' comes with podzero{nearest(name, names)}; there are: {', '.join(names)}")
     return Workdir(_FOLDER / name)
+
+
+def is_packed(name: str) -> bool:
+    """Whether an agent is `zoo:NAME` or `hf:USER/NAME`: it has one snapshot, and nothing is written into its folder."""
+    return name.startswith((PREFIX, HUB))
 
 
 def packed_workdir(name: str) -> Workdir | None:

@@ -34,6 +34,8 @@ class FakeHub(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     repos[found[1]][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "deletedFile":
+                    del repos[found[1]][line["value"]["path"]]
             self._answer({"commitUrl": f"{self.server.address}/{found[1]}/commit/{COMMIT}", "commitOid": COMMIT})
         elif path == "/api/validate-yaml":
             self._answer({"errors": [], "warnings": []})

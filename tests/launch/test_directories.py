@@ -209,4 +209,6 @@ def test_a_run_that_was_stopped_goes_on_with_its_limits(runs):
     assert continuation(found.experiment, found.root, None) == "runs/tic_tac_toe"
     assert "stop.steps=180" in continuation(found.experiment, found.root, {})
     stopped = load("tic_tac_toe", ["stop.score=0.9"])
-    assert "stop.score=null" in continuation(stopped, found.root, {})
+    assert continuation(stopped, found.root, {"score": 0.9}).endswith(" stop.score=null")
+    assert "stop.score" not in continuation(stopped, found.root, {"score": 0.8})
+    assert "stop.score" not in continuation(stopped, found.root, {})

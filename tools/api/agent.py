@@ -19,7 +19,7 @@ from podzero.evaluation.games import End, PlayedGame
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.records import record_text, write_records
 from podzero.evaluation.resolve import resolve, usual_simulations, with_simulations
-from podzero.files.players import PREFIX, TrainedPlayer, game_to_play, parse_player
+from podzero.files.players import TrainedPlayer, game_to_play, is_packed, parse_player
 from podzero.tools.api.acting import EnvironmentAgent
 from podzero.tools.play.drawing import Drawing, drawing_of
 from podzero.tools.play.game import PlayableGame
@@ -82,7 +82,7 @@ class Agent:
     def name(self) -> str:
         """The name given to `load`; a working directory is completed to `DIR@STEP`."""
         newest = isinstance(self._parsed, TrainedPlayer) and self._parsed.step is None
-        if not newest or self._who.startswith(PREFIX):
+        if not newest or is_packed(self._who):
             return self._who
         return f"{self._who}@{self._player.name.rpartition('@')[2]}"
 

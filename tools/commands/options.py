@@ -48,12 +48,12 @@ Who = Annotated[
     str,
     typer.Argument(
         metavar="WHO",
-        help="A working directory as DIR, DIR@STEP or DIR@best, an agent of `podzero zoo` as zoo:NAME, or a named "
-        "player: random, solver, mcts:400, greedy, gnugo:10, stockfish:3, or another engine (docs/engines.md).",
+        help="A run as DIR, DIR@STEP or DIR@best, zoo:NAME, hf:USER/NAME, or a named player: random, solver, "
+        "mcts:400, greedy, gnugo:10, stockfish:3, or another engine (docs/engines.md).",
     ),
 ]
 Trained = Annotated[
-    str, typer.Argument(metavar="WHO", help="A trained agent: a run as DIR, DIR@STEP or DIR@best, or zoo:NAME.")
+    str, typer.Argument(metavar="WHO", help="A trained agent: DIR, DIR@STEP, DIR@best, zoo:NAME or hf:USER/NAME.")
 ]
 Simulations = Annotated[
     int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")

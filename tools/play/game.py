@@ -188,14 +188,17 @@ class PlayableGame:
             raise NotationError(f"'{name}' is illegal in this position")
         return action
 
-    def forbidden(self, allowed: Iterable[str], avoided: Iterable[str]) -> np.ndarray[Any, Any]:
-        """`[A]` bool, the actions with the `avoided` names, and all without an `allowed` one if there are any."""
+    def forbidden(self, allowed: Iterable[str], avoided: Iterable[str], none_left: str) -> np.ndarray[Any, Any]:
+        """`[A]` bool, the actions with the `avoided` names, and all without an `allowed` one if there are any.
+
+        `none_left` is the error if these are all legal actions.
+        """
         allow, avoid = np.zeros_like(self.legal_mask), np.zeros_like(self.legal_mask)
         for mask, names in ((allow, allowed), (avoid, avoided)):
             mask[[self.notation.action(self.state, name) for name in names]] = True
         forbidden: np.ndarray[Any, Any] = avoid | (~allow & allow.any())
         if not (self.legal_mask & ~forbidden).any():
-            raise NotationError("no legal move is left")
+            raise NotationError(none_left)
         return forbidden
 
     def read(self, text: str) -> list[int]:

@@ -486,7 +486,7 @@ class GtpServer:
             if first != self._game.first_to_move:
                 raise GtpError(f"{key}: only moves of {colour_name(not first)}, who is to move, can be chosen")
             named[key] += names
-        return self._game.forbidden(named["allow"], named["avoid"])
+        return self._game.forbidden(named["allow"], named["avoid"], "allow and avoid leave no legal move")
 
     def _interrupted(self) -> bool:
         return not self._incoming.empty()

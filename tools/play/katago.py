@@ -344,7 +344,7 @@ class KataGoServer:
             for limits in (query.allow_moves, query.avoid_moves)
         )
         try:
-            return game.forbidden(allowed, avoided)
+            return game.forbidden(allowed, avoided, "no legal move is left")
         except NotationError as error:
             raise _FieldError(field, str(error)) from None
 

@@ -36,8 +36,6 @@ from podzero.tools.play.review import ReviewedMove, costliest, game_of, notes_on
 from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched, batch_of_one, best_moves
 from podzero.tools.records.files import SUFFIXES, nth_game
 
-BLUE = "#1565c0"
-"""The colour of buttons, which can be read on white."""
 STYLE = """
 button { min-width: 44px; min-height: 44px } /* as large as a finger */
 .q-tooltip { background: #424242; font-size: 14px }
@@ -100,7 +98,7 @@ class GamePage:
     def _build(self) -> None:
         """One column on narrow screens, two on wide ones."""
         ui.keyboard(on_key=self._key)
-        ui.colors(primary=BLUE)
+        ui.colors(primary="#1565c0")  # can be read on white
         ui.add_css(STYLE)
         ui.add_head_html(SCRIPT)
         ui.context.client.on_delete(partial(setattr, self, "_gone", True))
@@ -412,9 +410,8 @@ class GamePage:
             ui.label("The costliest moves").classes("font-medium")
         for number, one in shown.items():
             text = f"{number + 1}. {one.side} {one.move} costs {one.cost:.0%}; better {' '.join(one.line)}"
-            ui.button(text, on_click=partial(self._show, number)).props("flat dense no-caps align=left").classes(
-                "w-full"
-            )
+            link = ui.button(text, on_click=partial(self._show, number)).classes("w-full")
+            link.props("flat dense no-caps align=left")
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
         game, drawing = self._game, self._drawing
@@ -482,7 +479,7 @@ SHOWN_MOVES = 12
 """Rows in the table of a search's moves."""
 SHOWN_COSTS = 5
 """Most moves of a reviewed game that are listed."""
-LEVELS = dict(zip(SIMULATIONS, ("no search", "fast", "quick", "usual", "slow", "slowest"), strict=True))
+LEVELS = dict(zip(SIMULATIONS, ("no search", "fastest", "fast", "usual", "slow", "slowest"), strict=True))
 
 
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:

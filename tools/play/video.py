@@ -29,7 +29,7 @@ from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, Policy, baseline, play_episodes, reward_scale
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
-from podzero.files.players import PREFIX, TrainedPlayer, parse_player
+from podzero.files.players import TrainedPlayer, is_packed, parse_player
 from podzero.files.workdir import written_together
 from podzero.tools.play.picture import png_of
 
@@ -234,8 +234,7 @@ def record(
 def _default_file(who: str, name: str, seed: int) -> Path:
     """`videos/step-STEP-seed-SEED.mp4` in the working directory of `who`, whose full name is `name`."""
     player = parse_player(who)
-    # Agents of the zoo have working directories too, but among podzero's own files.
-    if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX):
+    if not isinstance(player, TrainedPlayer) or is_packed(who):
         raise ConfigError(f"'{who}' has no working directory of yours: name a file with --to episode.mp4")
     return player.workdir.root / "videos" / f"step-{name.rpartition('@')[2]}-seed-{seed}.mp4"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from podzero.core.errors import ConfigError
-from podzero.files.hub import import_hub, repository
+from podzero.core.importing import import_extra
+from podzero.files.hub import repository
 from podzero.files.players import trained_player
 from podzero.files.workdir import step_folder
 from podzero.tools.report.info import agent_info, agent_rows
@@ -27,7 +28,7 @@ An agent that podzero has trained: `podzero play {name} --web`, `podzero evaluat
 def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     """Uploads a snapshot, with its experiment, own code and metrics, to the repository `to` (`hf:USER/NAME`).
 
-    The repository is made if it does not exist. Returns the agent's name, `pushed`, its `address`, and the `files`.
+    The repository is made if it is missing; its snapshot and code are replaced. Returns `pushed`, `address`, `files`.
     """
     repo, revision = repository(to)
     found = agent_info(who)
@@ -38,15 +39,17 @@ def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     files = [workdir.experiment_file, workdir.metrics_file, workdir.hardware_file]
     files += [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix != ".pyc"]
     names = {str(file.relative_to(workdir.root)): file for file in files if file.is_file()}
-    told = found | {"who": to}
-    rows = "\n".join(f"| {label} | {text.replace('|', '/')} |" for label, text in agent_rows(told))
+    rows = "\n".join(f"| {label} | {text.replace('|', '/')} |" for label, text in agent_rows(found | {"who": to}))
     card = _CARD.format(name=to, game=found["game"], rows=rows)
-    hub = import_hub(to)
+    hub = import_extra("huggingface_hub", f"'{to}'", "hub")
     try:
         api = hub.HfApi()
         api.create_repo(repo, private=private, exist_ok=True)
         operations = [hub.CommitOperationAdd(name, str(file)) for name, file in names.items()]
         operations.append(hub.CommitOperationAdd("README.md", card.encode()))
+        held = api.list_repo_files(repo, revision=revision)
+        replaced = [name for name in held if name.startswith(("snapshots/", "code/")) and name not in names]
+        operations += map(hub.CommitOperationDelete, replaced)
         done = api.create_commit(repo, operations, commit_message=f"step {player.step}", revision=revision)
     # Its errors, those of the network among them, have no common base class.
     except Exception as error:

@@ -65,7 +65,7 @@ def test_a_whole_conversation(talk):
         ),
         ("kata-analyze allow w E5 1", "? allow: only moves of black, who is to move, can be chosen"),
         ("kata-analyze allow b Z9 1", "? 'Z9' is not a move of go_9x9; moves are named as E5, or pass"),
-        ("kata-analyze allow b E5 1 avoid b E5 1", "? no legal move is left"),
+        ("kata-analyze allow b E5 1 avoid b E5 1", "? allow and avoid leave no legal move"),
         ("known_command", "? syntax error: expected a command"),
     ],
 )

@@ -9,7 +9,10 @@ import pytest
 from hub import served_hub
 
 from podzero.core.errors import ConfigError
+from podzero.evaluation.evaluate import records_file
+from podzero.files import players
 from podzero.files.hub import repository
+from podzero.files.workdir import Workdir
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,19 @@ def test_an_agent_is_pushed_with_its_card_and_plays_from_the_hub(hub, podzero):
     code, out, err = podzero("info", "hf:ann/mine", "--json", address="http://127.0.0.1:9")
     assert code == 0, err
     assert json.loads(out)["game"] == "tic_tac_toe"
+
+
+def test_an_older_snapshot_in_the_repository_is_replaced(hub, podzero):
+    newer = {"snapshots/000009999/params.msgpack": b"newer", "code/0123/own.py": b"", "notes.md": b"mine"}
+    hub.repos["ann/again"] = dict(newer)
+    code, _, err = podzero("push", "zoo:tic_tac_toe", "hf:ann/again")
+    assert code == 0, err
+    assert newer.keys() & hub.repos["ann/again"].keys() == {"notes.md"}
+
+
+def test_matches_of_an_agent_of_the_hub_are_not_written_into_its_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(players, "hub_workdir", lambda name: Workdir(tmp_path))
+    assert records_file("hf:ann/mine", "hf:ann/mine", "random", None) is None
 
 
 def test_a_damaged_snapshot_is_found_by_its_digest(hub, podzero):
