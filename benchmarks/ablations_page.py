@@ -10,7 +10,7 @@ from typing import Any
 from scipy import special
 
 from podzero.benchmarks.markdown import Row, abbreviated, table
-from podzero.config.loading import GONE
+from podzero.config import SearchConfig
 
 Json = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def _rules(results: Json) -> list[Row]:
     largest = {one["rule"]: one for one in sorted(others, key=lambda one: one["simulations"])}
     rows = []
     for search in largest.values():
-        if any(f"search.{name}" in GONE for name in search["settings"]):
+        if not search["settings"].keys() <= SearchConfig.model_fields.keys():  # a setting that is gone
             continue
         simulations, first = search["simulations"], default[search["simulations"]]
         count = min(search["positions"], first["positions"])

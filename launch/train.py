@@ -280,7 +280,7 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
     # This error names the file, that of `load` would not.
     held.experiment()
     layers = read_layers(str(held.experiment_file), overrides)
-    experiment = parse(layers.tree, str(held.experiment_file), given=layers.commanded)
+    experiment = parse(layers.tree, str(held.experiment_file))
     try:
         held.check(experiment)
     except WorkdirError as error:

@@ -62,11 +62,6 @@ class Layers(NamedTuple):
         own = (self.files[0], COMMAND_LINE)
         return {setting: origin for setting, origin in self.origins.items() if origin not in own}
 
-    @property
-    def commanded(self) -> set[str]:
-        """The settings that the command line gives."""
-        return {setting for setting, origin in self.origins.items() if origin == COMMAND_LINE}
-
     def explain(self, settings: Mapping[str, Any]) -> str:
         """The resolved settings as YAML; a comment names the origin of each one that is not a default."""
         return "\n".join([f"# {self.lineage}", *_commented(settings, self.origins)]) + "\n"

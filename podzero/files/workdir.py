@@ -207,7 +207,7 @@ class Workdir:
         if not self.is_run:
             raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
-            return self.with_copied_code(parse(read_tree(self.experiment_file), str(self.experiment_file), given=()))
+            return self.with_copied_code(parse(read_tree(self.experiment_file), str(self.experiment_file)))
         except (OSError, ConfigError) as error:
             raise WorkdirError(f"the experiment of {self.root} cannot be read: {error}") from None
 

@@ -7,7 +7,7 @@ from podzero.benchmarks.ablations_page import VALUE_WRONG, ablations_page
 
 def search(rule, wrong, simulations=32, reason="never visited"):
     errors = [{"position": position, "reason": reason} for position in wrong]
-    return {"rule": rule, "settings": {"rule": rule}, "simulations": simulations, "positions": 100, "errors": errors}
+    return {"rule": rule, "settings": {"q_scale": rule}, "simulations": simulations, "positions": 100, "errors": errors}
 
 
 def paired(choice, gains):
@@ -45,10 +45,10 @@ def test_rules_are_paired_with_the_first_one_at_the_most_simulations_that_both_h
     page = ablations_page(results)
     second, third = (line for line in page.splitlines() if line.startswith("| search |"))
     assert second.endswith(
-        "| `search.rule=second` | +8.0 points (+2.7 to +13.3) | 7.6 | `zoo:x`, 32 simulations, 100 positions |"
+        "| `search.q_scale=second` | +8.0 points (+2.7 to +13.3) | 7.6 | `zoo:x`, 32 simulations, 100 positions |"
     )
     assert third.endswith(
-        "| `search.rule=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |"
+        "| `search.q_scale=third` | +0.0 points (+0.0 to +0.0) | 0.0 | `zoo:x`, 64 simulations, 100 positions |"
     )
 
 
@@ -57,7 +57,7 @@ def test_rules_with_settings_that_were_removed_are_left_out(results):
     searches[2]["settings"] = {"inner_selection": "puct"}
     results["inner_nodes"]["searches"] = dict(enumerate(searches))
     page = ablations_page(results)
-    assert ["search.rule=kept" in page, "inner_selection" in page] == [True, False]
+    assert ["search.q_scale=kept" in page, "inner_selection" in page] == [True, False]
 
 
 def test_sentences_take_their_figures_from_the_results(results):
