@@ -20,10 +20,11 @@ from podzero.actors.reanalysis import Reanalyse, position_reanalysis, window_rea
 from podzero.actors.selfplay import ActorGroups, Opponent, SelfPlayActor
 from podzero.config import ActorsConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, OwnAlgorithmConfig
 from podzero.core.errors import ConfigError
+from podzero.core.machine import has_int8_instructions
 from podzero.core.protocols import Env, with_metrics
 from podzero.core.types import EnvSpec, ModelNetwork, Params
 from podzero.envs import VectorEnv, holds_states, make_env, spec_of
-from podzero.inference import BackgroundSource, FoldedSource, QuantizedNetwork, has_int8_instructions, quantized_network
+from podzero.inference import BackgroundSource, FoldedSource, QuantizedNetwork, quantized_network
 from podzero.inference.build import PlacedNetwork, placed_network
 from podzero.inference.serving import Hello, ServedParams, ServerClient, encoding_of, identity_of, served_evaluation
 from podzero.networks import make_inference, make_model_network, trainable_network

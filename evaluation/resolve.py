@@ -15,6 +15,7 @@ import numpy as np
 from podzero.actors import Opponent
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig, observes_komi
 from podzero.core.errors import ConfigError
+from podzero.core.machine import has_int8_instructions
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState, ModelNetwork, Network, Params, Versioned
 from podzero.envs import make_env, spec_of
@@ -25,7 +26,7 @@ from podzero.evaluation.players import Contestant, MovesPlayer, NetworkPlayers, 
 from podzero.evaluation.solvers import SolverPlayer, make_solver
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.files.storage import StorageError
-from podzero.inference import has_int8_instructions, quantized_network
+from podzero.inference import quantized_network
 from podzero.networks import make_model_network, trainable_network
 from podzero.networks.snapshots import SnapshotError, check_matches, load_snapshot, snapshot_steps
 

@@ -2,8 +2,6 @@
 
 from podzero.inference.agreement import random_positions as random_positions
 from podzero.inference.openvino_network import QuantizedNetwork as QuantizedNetwork
-from podzero.inference.openvino_network import has_bfloat16_instructions as has_bfloat16_instructions
-from podzero.inference.openvino_network import has_int8_instructions as has_int8_instructions
 from podzero.inference.openvino_network import quantized_network as quantized_network
 from podzero.inference.sources import BackgroundSource as BackgroundSource
 from podzero.inference.sources import FoldedSource as FoldedSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -20,27 +19,6 @@ from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.networks.layers import VALUE_BINS, side_factor
 from podzero.networks.resnet import Layer, layers_of
 from podzero.search import Evaluate
-
-CPUINFO = Path("/proc/cpuinfo")
-
-
-def has_int8_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU computes in int8 (VNNI, AMX); False without `cpuinfo`."""
-    return bool(_flags(cpuinfo) & {"avx512_vnni", "avx_vnni", "amx_int8"})
-
-
-def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU computes in bfloat16; False without `cpuinfo`."""
-    return bool(_flags(cpuinfo) & {"avx512_bf16", "amx_bf16"})
-
-
-def _flags(cpuinfo: Path) -> set[str]:
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    return set(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())
-
 
 FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 """Permutations between JAX's `[B, H, W, C]` and OpenVINO's `[B, C, H, W]`."""

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -36,7 +36,7 @@ from podzero.config import (
 )
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_openvino, restore_path, without_current_folder
-from podzero.core.machine import ended_by_interrupt, keep_compiled_programs
+from podzero.core.machine import ended_by_interrupt, has_int8_instructions, keep_compiled_programs, nvidia_driver
 from podzero.files.players import EnginePlayer, as_resumed, check_engine_plays, engine_program, parse_player
 from podzero.files.store import store_of
 from podzero.files.workdir import (
@@ -114,6 +114,8 @@ def train(
     if address is None:
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
+    if address is None and not Workdir(root).is_run and (advice := placement_advice(config, overrides or ())):
+        typer.echo(advice, err=True)
     with ended_by_interrupt():
         from podzero.runtime.monitoring.view import make_view
         from podzero.runtime.train import train as run
@@ -128,6 +130,20 @@ def train(
     print(f"Continue it with: podzero train {continuation(experiment, root, done)}{repeated}")
     if ended.signal:
         raise typer.Exit(128 + ended.signal)
+
+
+def placement_advice(config: str, overrides: Sequence[str]) -> str | None:
+    """The settings with which self-play would use what this machine has and the experiment leaves; None if nothing."""
+    if load(config, overrides).actors.inference != "local":
+        return None
+    for settings, there, what, page in (
+        ("actors.inference=device actors.games=4096", nvidia_driver() is not None, "has a GPU", "gpu"),
+        ("actors.inference=int8", has_int8_instructions(), "computes in int8 (extra `openvino`)", "performance"),
+    ):
+        with suppress(ConfigError):  # not every game and network can be placed there
+            if there and load(config, (*overrides, *settings.split())):
+                return f"This machine {what}: self-play makes more moves/s with {settings} (docs/{page}.md)."
+    return None
 
 
 def pinned(text: str, joins: bool, installs: bool) -> str:

@@ -13,9 +13,8 @@ import numpy as np
 
 from podzero.config import ResNetConfig
 from podzero.core.importing import import_openvino
-from podzero.core.machine import usable_cpus
+from podzero.core.machine import has_bfloat16_instructions, usable_cpus
 from podzero.core.types import Array, EnvSpec, Network, Params, Prediction
-from podzero.inference import has_bfloat16_instructions
 from podzero.inference.openvino_network import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, Precision, cpu_compiler, infer
 from podzero.networks import make_network
 from podzero.networks.layers import HeadOutputs, convolve, fold, side_factor

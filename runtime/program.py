@@ -88,6 +88,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
     returned = [*(["priorities"] if replay.sampler == "prioritized" else []), *([played] if beside else [])]
     earlier = any(opponent.who == "earlier" for opponent in actors.opponents)
     network = Servers(kind="learner" if server.beside_learner else "inference") if served else Parameters()
+    memory = _gpu_memory(experiment)
     return (
         Kind(
             "replay", shards, process=partial(kinds.ReplayProcess), plural="replay shards", needed=shards,
@@ -100,7 +101,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
         Kind(
             "learner", learners, plural="learners", needed=learners, cpus=hosts.get("CPU", 0.0), resources=hosts,
             process=partial(kinds.LearnerProcess, replay=Replay(receives="batches", sends=", ".join(returned))),
-            environment=FEW_ARENAS,
+            environment=FEW_ARENAS | memory,
             work="time/step",
             restart="together",
         ),
@@ -109,7 +110,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             process=partial(kinds.InferenceProcess, parameters=Parameters()),
             cpus=server.cpus, resources=server.resources,
             settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
-            environment=_environment(server.resources, threads=max(1, round(server.cpus))),
+            environment=_environment(server.resources, max(1, round(server.cpus)), memory),
             work="count/served",
             restart="alone",  # actors wait, or ask another server
             silence_limit=SilenceLimit(START_TIMEOUT_S, server.hang_s, advice=_advice("server", server.resources)),
@@ -120,7 +121,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             process=partial(
                 kinds.ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
             ),
-            environment=_environment({}, threads=max(1, round(actors.cpus))),
+            environment=_environment({}, max(1, round(actors.cpus)), memory),
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
             restart="alone",  # with other random numbers
@@ -134,7 +135,9 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             cpus=actors.cpus, resources=actors.resources,
             settings=f"actors.count, actors.{'resources' if actors.resources else 'cpus'} or actors.min_count",
             # Each group of games that waits for a server holds a thread.
-            environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
+            environment=_environment(
+                actors.resources, max(1, round(actors.cpus), server.groups if served else 0), memory
+            ),
             work="count/moves",
             restart="alone",  # with other games; unfinished games are lost
             silence_limit=SilenceLimit(START_TIMEOUT_S, advice=_advice("actors", actors.resources))
@@ -164,9 +167,18 @@ def start_order(table: Iterable[Kind]) -> list[tuple[Kind, int]]:
     return first + [(kind, kind.count) for kind in rows if kind.ahead is not None]
 
 
-def _environment(resources: Mapping[str, float], threads: int) -> dict[str, str]:
+def _environment(resources: Mapping[str, float], threads: int, memory: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that uses its accelerators if it reserves any, else this number of threads."""
-    return {} if resources else CPU_ONLY | {"NPROC": str(threads)}  # XLA sizes its thread pool by NPROC
+    return {**memory} if resources else CPU_ONLY | {"NPROC": str(threads)}  # XLA sizes its thread pool by NPROC
+
+
+def _gpu_memory(experiment: Experiment) -> dict[str, str]:
+    """The variables by which processes on one GPU share its memory, most of which JAX gives to the first by default."""
+    shares = [each.resources.get("GPU", 0.0) for each in (experiment.server, experiment.actors)]
+    learner = host_resources(experiment.cluster).get("GPU", 0.0)
+    # Without a reservation the learner uses all GPUs of its host.
+    shared = any(shares) and (not learner or any(share % 1 for share in (learner, *shares)))
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if shared else {}
 
 
 def _advice(section: str, resources: Mapping[str, float]) -> str:

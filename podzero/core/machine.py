@@ -1,4 +1,4 @@
-"""A process on its machine: JAX's platforms, GPUs, the cache of compiled programs, the folders of its user, Ctrl-C."""
+"""A process on its machine: CPUs, GPUs, JAX's platforms, its cache of programs, the folders of the user, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _MEANINGS = (
 """Variables that change what JAX's functions compute or refuse: podzero's programs are written for the defaults."""
 _CACHE_BYTES = 2**30
 """Size of the cache; JAX deletes the least recently used programs."""
+CPUINFO = Path("/proc/cpuinfo")
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 
@@ -116,9 +117,7 @@ def start_cudnn(driver: str | None) -> None:
         ) from error
 
 
-def keep_compiled_programs(
-    environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
-) -> None:
+def keep_compiled_programs(environment: MutableMapping[str, str] = os.environ, cpus: Path = CPUINFO) -> None:
     """Makes JAX keep compiled programs in the user's cache folder, unless the user has set another one."""
     if "JAX_COMPILATION_CACHE_DIR" in environment or (kind := cpu_kind(cpus)) is None:
         return
@@ -150,16 +149,32 @@ def ended_by_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def cpu_kind(cpus: Path = Path("/proc/cpuinfo")) -> str | None:
+def cpu_kind(cpus: Path = CPUINFO) -> str | None:
     """A name for CPUs with the instructions of this machine's, given by the file `cpus`; None if it is not Linux.
 
     A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
     """
+    instructions = _instructions(cpus)
+    return None if instructions is None else hashlib.sha256(instructions.encode()).hexdigest()[:12]
+
+
+def has_int8_instructions(cpus: Path = CPUINFO) -> bool:
+    """Whether the CPU computes in int8 (VNNI, AMX); False if it is not Linux."""
+    return not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint((_instructions(cpus) or "").split())
+
+
+def has_bfloat16_instructions(cpus: Path = CPUINFO) -> bool:
+    """Whether the CPU computes in bfloat16; False if it is not Linux."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint((_instructions(cpus) or "").split())
+
+
+def _instructions(cpus: Path) -> str | None:
+    """The line of the file `cpus` that lists the instructions, empty if none does; None if it is not Linux."""
     try:
-        flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
-    return hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
+    return found[0] if found else ""
 
 
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:

@@ -14,9 +14,10 @@ from random_parameters import random_parameters
 
 from podzero.config import ResNetConfig, SearchConfig
 from podzero.core.errors import ConfigError
+from podzero.core.machine import has_int8_instructions
 from podzero.core.types import EnvSpec, Exploration
 from podzero.envs import make_env
-from podzero.inference import QuantizedNetwork, has_int8_instructions
+from podzero.inference import QuantizedNetwork
 from podzero.inference.agreement import EVERY, CalibrationPositions, agreement
 from podzero.inference.openvino_network import quantize_weights
 from podzero.networks import make_inference, make_network

@@ -1,6 +1,7 @@
 """Experiments that cannot be trained are refused before Ray starts."""
 
 import multiprocessing
+import re
 import shutil
 import sys
 
@@ -170,3 +171,22 @@ def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_an
     with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*gnugo is not installed.*apt-get install gnugo"):
         check_startable(experiment, Workdir(tmp_path / "run"))
     check_startable(experiment, Workdir(tmp_path / "run"), joins=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "gpu", "int8", "advice"),
+    [
+        ("connect_four", [], "580.65", True, "has a GPU: .*actors.inference=device actors.games=4096 .*gpu.md"),
+        ("connect_four", [], None, True, "computes in int8 .*actors.inference=int8 .*performance.md"),
+        ("connect_four", [], None, False, None),
+        ("connect_four", ["actors.inference=int8"], "580.65", True, None),
+        ("connect_four", ["network={name: mlp}"], "", True, "actors.inference=device"),
+        ("connect_four", ["network={name: mlp}"], None, True, None),  # int8 is of resnet
+        ("cartpole", [], "580.65", True, None),  # steps in Python
+    ],
+)
+def test_a_new_run_is_told_what_self_play_leaves_unused(monkeypatch, config, settings, gpu, int8, advice):
+    monkeypatch.setattr(train, "nvidia_driver", lambda: gpu)
+    monkeypatch.setattr(train, "has_int8_instructions", lambda: int8)
+    found = train.placement_advice(config, settings)
+    assert found is None if advice is None else re.search(advice, found)

@@ -90,3 +90,26 @@ def test_a_process_without_a_handle_that_it_needs_is_not_made(experiment):
             if (kind.name, name) != ("actor", "opponents"):
                 with pytest.raises(TypeError, match=name):
                     kind.process.func("name", None, **less)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sharing"),
+    [
+        ([], set()),
+        (["actors.inference=device"], set()),
+        (["actors.inference=server", "server.beside_learner=true"], set()),
+        (["actors.inference=server", "server.resources={TPU: 1}"], set()),
+        (["actors.inference=server", "server.resources={GPU: 1}"], {"learner", "inference"}),
+        (["actors.inference=device", "actors.resources={GPU: 1}"], {"learner", "actor"}),
+        (["actors.inference=server", "server.resources={GPU: 1}", "cluster.host_resources={GPU: 3}"], set()),
+        (
+            ["actors.inference=server", "server.resources={GPU: 0.5}", "cluster.host_resources={GPU: 0.5}"],
+            {"learner", "inference"},
+        ),
+    ],
+)
+def test_processes_that_may_share_a_gpu_reserve_none_of_its_memory_ahead(settings, sharing):
+    """A learner without a reservation uses every GPU that it finds."""
+    table = program(load("connect_four", settings))
+    found = {kind.name for kind in table if kind.environment.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "false"}
+    assert found == sharing

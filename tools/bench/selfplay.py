@@ -23,10 +23,11 @@ from podzero.actors.core import explore
 from podzero.config import Experiment, parse
 from podzero.core.clock import REPORT_EVERY_S
 from podzero.core.errors import ConfigError
+from podzero.core.machine import has_int8_instructions
 from podzero.core.protocols import ParamSource
 from podzero.core.types import EnvSpec, Params, Versioned
 from podzero.envs import make_env
-from podzero.inference import BackgroundSource, has_int8_instructions
+from podzero.inference import BackgroundSource
 from podzero.learner.build import learner_parts
 from podzero.networks import make_inference, make_network
 from podzero.replay import ReplayServer, ShardedWriter

@@ -9,7 +9,7 @@ import pytest
 
 from podzero.benchmarks import pages
 from podzero.config import load
-from podzero.inference import has_int8_instructions
+from podzero.core.machine import has_int8_instructions
 from podzero.tools.bench import STAGES
 from podzero.tools.bench.learner import DEVICES
 
