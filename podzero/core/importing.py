@@ -201,10 +201,6 @@ class _SourceLoader(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-_EARLIER_NAMES = {f"podzero.{name}": f"podzero.core.{name}" for name in ("errors", "protocols", "types")}
-"""Modules by the names that the files of earlier versions import them by; working directories may hold such files."""
-
-
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module, once per process."""
     file = path.absolute()
@@ -215,10 +211,6 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, str(file)))
     if not file.is_file() or spec is None or spec.loader is None:
         raise FileNotFoundError(f"there is no such file (looked for {file})")
-    source = file.read_bytes()
-    # Only what the file names: importing the types imports JAX, which a simulator's process does without.
-    for earlier in (name for name in _EARLIER_NAMES if name.encode() in source):
-        sys.modules.setdefault(earlier, importlib.import_module(_EARLIER_NAMES[earlier]))
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickle look the module up there.
     sys.modules[name] = module

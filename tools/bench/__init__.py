@@ -13,9 +13,3 @@ STAGES = {
 """The module of each stage."""
 OF_RUNS = ("soak", "chaos")
 """Stages that watch a real run, `podzero train` as a child process."""
-REMOVED = {
-    "simulators": "measure `podzero bench selfplay` with an experiment of each, such as open_spiel_connect_four",
-    "analyze": "measure the evaluations/s of the network by `podzero bench selfplay`",
-    "broadcast": "measure the way of parameters to an actor by `podzero bench publish`",
-}
-"""Stages of earlier versions, and what to use instead."""

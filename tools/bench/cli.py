@@ -17,7 +17,7 @@ import typer
 from podzero.config import builtin_configs, load
 from podzero.core.errors import ConfigError, nearest
 from podzero.core.machine import keep_compiled_programs, nvidia_driver, start_cudnn, use_graphs
-from podzero.tools.bench import OF_RUNS, REMOVED, STAGES
+from podzero.tools.bench import OF_RUNS, STAGES
 from podzero.tools.commands.options import RUNS, Json, Overrides
 from podzero.tools.commands.printing import print_result
 from podzero.tools.commands.trust import approve_code
@@ -79,8 +79,6 @@ def bench(
 
     Progress goes to standard error, unless --json is given.
     """
-    if stage in REMOVED:
-        raise ConfigError(f"the stage {stage} is removed: {REMOVED[stage]}")
     stages = (*STAGES, *OF_RUNS)
     if stage not in stages:
         raise ConfigError(f"unknown stage '{stage}'{nearest(stage, stages)}; expected one of {', '.join(stages)}")

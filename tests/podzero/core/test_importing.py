@@ -49,9 +49,3 @@ def test_environments_are_made_in_a_folder_with_files_that_have_names_of_librari
         cwd=tmp_path, capture_output=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_a_file_that_names_the_modules_of_earlier_versions_is_imported(tmp_path):
-    file = tmp_path / "earlier.py"
-    file.write_text("from podzero.types import View\nfrom podzero.errors import ConfigError as Refused\n")
-    assert import_named(f"{file}:Refused", "env.name") is importing.ConfigError

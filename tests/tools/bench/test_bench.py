@@ -37,7 +37,7 @@ def test_parameters_arrive_in_self_play_as_often_as_in_training():
     assert moves_per_version(load("connect_four_int8", ["actors.count=1000"])) == 1
 
 
-@pytest.mark.parametrize(("stage", "instead"), [("broadcast", "bench publish"), ("selfpaly", "selfplay")])
+@pytest.mark.parametrize(("stage", "instead"), [("broadcast", "expected one of"), ("selfpaly", "selfplay")])
 def test_a_stage_that_is_gone_or_unknown_is_refused_with_what_to_use(command, stage, instead):
     code, _, error = command("bench", stage)
     assert code == 2
