@@ -60,7 +60,11 @@ def alphazero_objective(network: Network, config: LearnerConfig, augment: Augmen
     """AlphaZero's loss on augmented positions."""
 
     def loss(params: Params, batch: Batch) -> LossOutput:
-        return alphazero_loss(network, config, params, _positions(batch), batch.weight, batch.soft_targets)
+        samples = _positions(batch)
+        output = alphazero_loss(network, config, params, samples, batch.weight, batch.soft_targets)
+        # XLA merges this evaluation with that of the loss.
+        more = network.metrics(params, samples.observation) if network.metrics else {}
+        return output._replace(metrics=output.metrics | more)
 
     return Objective(
         network.init,

@@ -16,7 +16,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from flax import nnx, traverse_util
 
 from podzero.config import OwnModelConfig, OwnNetworkConfig
 from podzero.config.section import Parameters, own_code, signature_of
@@ -29,6 +29,10 @@ Make = Callable[..., Any]
 """Calls what the path names with its keyword arguments."""
 
 
+METRICS = "metrics"
+"""The collection into which a Flax module sows what becomes a metric."""
+
+
 class _Functions(NamedTuple):
     """What a path names, as pure functions."""
 
@@ -36,6 +40,8 @@ class _Functions(NamedTuple):
     """`(key, *inputs)` to nested dicts of parameters, and the names of other state of the module, which is refused."""
     apply: Callable[..., Any]
     """`(params, method, *inputs)` to what the method of the module returns."""
+    sown: Callable[..., Mapping[str, Any]] | None = None
+    """`(params, *inputs)` to the nested collection `METRICS` of the module; None if its library has no collections."""
 
 
 def _linen(make: Make, every: Callable[..., Any]) -> _Functions:
@@ -43,12 +49,17 @@ def _linen(make: Make, every: Callable[..., Any]) -> _Functions:
 
     def init(key: jax.Array, *inputs: jax.Array) -> tuple[Params, Iterable[str]]:
         variables = dict(make().init(key, *inputs, method=every))
-        return variables.pop("params", {}), variables
+        return variables.pop("params", {}), variables.keys() - {METRICS}
 
     def apply(params: Params, method: str, *inputs: jax.Array) -> Any:
         return make().apply({"params": params}, *inputs, method=method)
 
-    return _Functions(init, apply)
+    def sown(params: Params, *inputs: jax.Array) -> Mapping[str, Any]:
+        collections = make().apply({"params": params}, *inputs, mutable=[METRICS])[1]
+        found: Mapping[str, Any] = collections.get(METRICS, {})
+        return found
+
+    return _Functions(init, apply, sown)
 
 
 def _nnx(make: Make, every: Callable[..., Any]) -> _Functions:
@@ -176,6 +187,15 @@ class _Own:
             raise ConfigError(f"{self.code.where}: {what} gave {_described(found)}; expected {' and '.join(returns)}")
         return [jnp.asarray(output) for output in outputs]
 
+    def metrics(self, params: Params, *inputs: jax.Array) -> dict[str, jax.Array]:
+        """The means of what a Flax module sows as `METRICS` in its evaluation, by the path of each."""
+        if self._functions.sown is None:
+            return {}
+        with self.code.running("its evaluation"):
+            sown = traverse_util.flatten_dict(self._functions.sown(params, *inputs), sep="/")  # type: ignore[no-untyped-call]
+        # A module that is called several times sows a value each time.
+        return {f"network/{path}": jnp.mean(jnp.stack([*map(jnp.mean, values)])) for path, values in sown.items()}
+
 
 def _parameters(target: Any) -> Parameters:
     """The parameters of a function or class, without those that its library passes."""
@@ -207,7 +227,10 @@ def own_network(config: OwnNetworkConfig, spec: EnvSpec) -> Network:
         logits, value = own.run(params, "__call__", observed, returns=("policy logits", "values"))
         return logits.astype(jnp.float32), value.astype(jnp.float32)
 
-    return Network(init, apply)
+    def metrics(params: Params, observation: Array) -> dict[str, jax.Array]:
+        return own.metrics(params, jnp.asarray(observation, own.dtype))
+
+    return Network(init, apply, metrics=metrics)
 
 
 def own_model(config: OwnModelConfig, spec: EnvSpec) -> ModelNetwork:

@@ -291,6 +291,8 @@ class Network(NamedTuple):
     """Like `apply`, and returns the predictions of further heads too; None if the network has none."""
     values_from: ValuesFrom = None
     """The prediction whose loss counts as one of values, since they are its mean."""
+    metrics: Callable[[Params, Array], dict[str, jax.Array]] | None = None
+    """Takes the same as `apply`, returns further metrics by name, float32 scalars; None if the network has none."""
 
 
 class Exploration(NamedTuple):

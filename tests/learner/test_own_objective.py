@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import load, parse
+from podzero.config import OwnNetworkConfig, load, parse
 from podzero.core.errors import ConfigError
 from podzero.core.types import Batch
 from podzero.envs import spec_of
 from podzero.learner.build import check_objective, example_batch
 from podzero.learner.objectives import make_objective
-from podzero.networks import make_model_network
+from podzero.networks import make_model_network, make_network
 
 FILE = Path(__file__).with_name("own_objectives.py")
 
@@ -53,6 +53,17 @@ def test_the_learner_trains_by_it_and_reports_its_metrics(own, start):
     found = reports[-1][1]
     assert found["learner/extra"] == 3.0
     assert found["learner/loss"] > 0
+
+
+def test_what_a_network_of_one_s_own_sows_is_among_the_metrics(spec, make_dispatch, make_experiment, packing):
+    nets = Path(__file__).parents[1] / "networks" / "own_nets.py"
+    sowing = make_network(OwnNetworkConfig(name=f"{nets}:Sowing"), spec)
+    params = jax.jit(sowing.init)(jax.random.key(0))
+    batch = Batch(jax.tree.map(lambda leaf: leaf[0], packing.unpack(make_dispatch(1, 8).rows)))
+    found = jax.jit(make_objective(make_experiment(), sowing, spec, ()).loss)(params, batch).metrics
+    first = batch.samples.observation.reshape(8, -1)[:, 0]
+    np.testing.assert_allclose(found["network/first"], 4 * first.mean(), rtol=1e-6)
+    assert {"network/twice/seen", "loss"} <= found.keys()
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,21 @@ def demanding(num_actions, depth):
 
 
 number = 3
+
+
+class Doubled(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.sow("metrics", "seen", x)
+        return 2 * x
+
+
+class Sowing(nn.Module):
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, observation):
+        doubled = Doubled(name="twice")
+        x = doubled(doubled(observation.reshape(observation.shape[0], -1)))
+        self.sow("metrics", "first", x[:, 0])
+        return nn.Dense(self.num_actions, kernel_init=SMALL)(x), jnp.zeros(x.shape[0])

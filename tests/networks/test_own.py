@@ -43,6 +43,21 @@ def test_functions_that_take_no_arguments_are_used_as_they_are():
     check_network(made(own("fixed")), SPEC, "fixed")
 
 
+def test_the_means_of_what_a_flax_module_sows_are_its_metrics():
+    """It doubles its input x twice: its submodule sows x and 2x, of mean 1.5x, and the module 4x in the first cell."""
+    network = made(own("Sowing"))
+    check_network(network, SPEC, "Sowing")
+    params, rows = network.init(jax.random.key(0)), observations(SPEC)
+    flat = np.asarray(rows, np.float32).reshape(len(rows), -1)
+    found = network.metrics(params, rows)
+    assert found.keys() == {"network/twice/seen", "network/first"}
+    np.testing.assert_allclose(found["network/twice/seen"], 1.5 * flat.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found["network/first"], 4 * flat[:, 0].mean(), rtol=1e-6)
+    assert jax.tree.leaves(params) != []
+    assert made(own("Linen")).metrics(made(own("Linen")).init(jax.random.key(0)), rows) == {}
+    assert made(own("Haiku")).metrics(made(own("Haiku")).init(jax.random.key(0)), rows) == {}
+
+
 def test_a_module_is_found_by_its_name(monkeypatch):
     monkeypatch.syspath_prepend(str(FILE.parent))
     check_network(made(OwnNetworkConfig(name="own_nets:pair")), SPEC, "pair")
