@@ -181,7 +181,7 @@ def _reached(result: Json) -> str:
         return f"**{result['openings']['right']} of 49** openings answered as perfect play answers them"
     if "episodes" in result:
         return (
-            f"mean return **{result['mean_return']:,.1f}** over {result['episodes']} episodes{_interval(result, 1, '')}"
+            f"mean return **{result['mean_return']:,.1f}** over {result['episodes']:,} episodes{_interval(result, 1, '')}"
         )
     if "opponent" in result:
         return (
