@@ -180,9 +180,8 @@ def _reached(result: Json) -> str:
     if "openings" in result:
         return f"**{result['openings']['right']} of 49** openings answered as perfect play answers them"
     if "episodes" in result:
-        return (
-            f"mean return **{result['mean_return']:,.1f}** over {result['episodes']:,} episodes{_interval(result, 1, '')}"
-        )
+        what = f"mean return **{result['mean_return']:,.1f}** over {result['episodes']:,} episodes"
+        return what + _interval(result, 1, "")
     if "opponent" in result:
         return (
             f"score **{100 * result['score']:.1f}%** in {result['games']} games against `{result['opponent']}`: "
