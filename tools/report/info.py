@@ -57,6 +57,7 @@ def agent_info(who: str) -> dict[str, Any]:
         "snapshot": snapshot,
         "step": step,
         **_progress(record, metrics, step, status),
+        **({"games": card["games"]} if card else {}),
         "state": record.status.summary if record.status else None,
         **_hardware(record, card),
         "strength": _strength(Evaluations(metrics, record.ladder), step),
@@ -103,9 +104,10 @@ def _progress(record: Record, metrics: MetricCurves, step: int, status: RunStatu
         moments = metrics.timeline.moments(step)
         began, reached = (time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment)) for moment in moments)
         written = record.history.values("actor", "count/samples")
-        samples = int(written.values[written.times <= moments[1]].sum())
         at = metrics.timeline.at_steps(np.array([float(step)]))
-        games, hours = int(at.games[0]), float(at.hours[0])
+        hours = float(at.hours[0])
+        if len(written.values):  # the metrics of an agent that comes with podzero may lack them
+            samples, games = int(written.values[written.times <= moments[1]].sum()), int(at.games[0])
     if status is not None:
         samples, games, hours = status.samples, status.games, status.elapsed_s / 3600
     hours = hours and round(hours, 4)

@@ -55,6 +55,11 @@ def test_an_agent_of_the_zoo_has_the_facts_of_its_card():
     assert found["judged"]
 
 
+def test_an_agent_whose_metrics_lack_counts_has_the_games_of_its_card():
+    found = agent_info("zoo:hex_7x7")
+    assert (found["samples"], found["games"], found["step"]) == (None, 35558, 2552)
+
+
 def test_a_run_that_never_trained_has_no_parameters_and_no_times(tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.open(load("tic_tac_toe", ["init_from=zoo:tic_tac_toe"]))
