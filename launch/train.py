@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -114,7 +114,7 @@ def train(
     if address is None:
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
-    if address is None and not Workdir(root).is_run and (advice := placement_advice(config, overrides or ())):
+    if address is None and not Workdir(root).is_run and (advice := placement_advice(experiment)):
         typer.echo(advice, err=True)
     with ended_by_interrupt():
         from podzero.runtime.monitoring.view import make_view
@@ -132,16 +132,18 @@ def train(
         raise typer.Exit(128 + ended.signal)
 
 
-def placement_advice(config: str, overrides: Sequence[str]) -> str | None:
+def placement_advice(experiment: Experiment) -> str | None:
     """The settings with which self-play would use what this machine has and the experiment leaves; None if nothing."""
-    if load(config, overrides).actors.inference != "local":
+    if experiment.actors.inference != "local":
         return None
-    for settings, there, what, page in (
-        ("actors.inference=device actors.games=4096", nvidia_driver() is not None, "has a GPU", "gpu"),
-        ("actors.inference=int8", has_int8_instructions(), "computes in int8 (extra `openvino`)", "performance"),
+    sections = experiment.model_dump(mode="json")
+    for changes, there, what, page in (
+        ({"inference": "device", "games": 4096}, nvidia_driver() is not None, "has a GPU", "gpu"),
+        ({"inference": "int8"}, has_int8_instructions(), "computes in int8 (extra `openvino`)", "performance"),
     ):
         with suppress(ConfigError):  # not every game and network can be placed there
-            if there and load(config, (*overrides, *settings.split())):
+            if there and parse(sections | {"actors": sections["actors"] | changes}, experiment.name):
+                settings = " ".join(f"actors.{name}={value}" for name, value in changes.items())
                 return f"This machine {what}: self-play makes more moves/s with {settings} (docs/{page}.md)."
     return None
 

@@ -49,7 +49,7 @@ def _linen(make: Make, every: Callable[..., Any]) -> _Functions:
 
     def init(key: jax.Array, *inputs: jax.Array) -> tuple[Params, Iterable[str]]:
         variables = dict(make().init(key, *inputs, method=every))
-        return variables.pop("params", {}), variables.keys() - {METRICS}
+        return variables.pop("params", {}), variables
 
     def apply(params: Params, method: str, *inputs: jax.Array) -> Any:
         return make().apply({"params": params}, *inputs, method=method)
@@ -156,6 +156,8 @@ class _Own:
                 f"{self.code.where} is no Flax or Haiku module class with the methods {', '.join(methods)}, which a "
                 "network that learns a model needs"
             )
+        self._reported = () if methods else (METRICS,)
+        """The state that becomes metrics."""
         self._functions = adapter(self._make, every) if adapter else _pair(self._make, self.code.where)
 
     @property
@@ -170,7 +172,7 @@ class _Own:
         """The parameters, without other state of the module."""
         with self.code.running("its initialization"):
             params, state = self._functions.init(jnp.asarray(key), *inputs)
-        if found := ", ".join(state):
+        if found := ", ".join(name for name in state if name not in self._reported):
             raise ConfigError(
                 f"{self.code.where} holds state besides its parameters ({found}), which podzero does not support; "
                 "replace batch normalization by layer, group or weight normalization, and remove dropout"

@@ -121,7 +121,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             process=partial(
                 kinds.ReanalysisProcess, parameters=Parameters(), replay=Replay(receives="states", sends="new targets")
             ),
-            environment=_environment({}, max(1, round(actors.cpus)), memory),
+            environment=_environment({}, max(1, round(actors.cpus)), {}),
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
             work="count/reanalysed",
             restart="alone",  # with other random numbers

@@ -34,6 +34,7 @@ _MEANINGS = (
 _CACHE_BYTES = 2**30
 """Size of the cache; JAX deletes the least recently used programs."""
 CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux lists the instructions of each CPU."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 

@@ -188,5 +188,5 @@ def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_an
 def test_a_new_run_is_told_what_self_play_leaves_unused(monkeypatch, config, settings, gpu, int8, advice):
     monkeypatch.setattr(train, "nvidia_driver", lambda: gpu)
     monkeypatch.setattr(train, "has_int8_instructions", lambda: int8)
-    found = train.placement_advice(config, settings)
+    found = train.placement_advice(load(config, settings))
     assert found is None if advice is None else re.search(advice, found)
