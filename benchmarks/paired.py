@@ -1,5 +1,7 @@
 r"""Trains a choice beside the default in pairs of equal seeds, each run on a core of its own, and judges both.
 
+With one core, as under `taskset -c 1`, the two runs of a pair take turns.
+
 uv run --group dev python benchmarks/paired.py runs/muon muon connect_four learner.optimizer.name=muon --minutes 3 \
     --hardware "2 cores of an AMD EPYC (Zen 5), no accelerator; nothing beside"
 uv run --group dev python benchmarks/paired.py runs/range "a range of values of 1" minatar_breakout \
@@ -47,9 +49,10 @@ def main() -> None:
     parser.add_argument("--hardware", required=True, help="the machine, and what ran beside")
     chosen = parser.parse_args()
     shared = (*chosen.also, f"stop.minutes={chosen.minutes:g}")
-    cores = sorted(os.sched_getaffinity(0))[:2]
+    own = sorted(os.sched_getaffinity(0))
+    cores = [own[0], own[1 % len(own)]]
     pairs = []
-    with ThreadPoolExecutor(len(cores)) as pool:
+    with ThreadPoolExecutor(len(set(cores))) as pool:
         for seed in range(chosen.seeds):
             overrides = (*shared, f"seed={seed}")
             default = chosen.folder / f"default-{seed}", (chosen.experiment, *overrides)

@@ -39,7 +39,6 @@ from podzero.evaluation.statistics import (
     maximum_likelihood,
     next_pair,
 )
-from podzero.evaluation.tournament import LEVEL, surprises
 
 REPLICATES = 500
 """The replicates of each bootstrap."""
@@ -207,13 +206,6 @@ def drawn_again(results: PairResults, anchors: Floats, method: str) -> Estimates
     return Estimates(ELO_PER_NAT * ratings, ELO_PER_NAT * low, ELO_PER_NAT * high)
 
 
-def false_alarms(scenario: Scenario, tournaments: int) -> dict[str, float]:
-    """The share of tournaments in which a pair of players is flagged, although the model holds for all of them."""
-    simulations = (played(scenario, seed) for seed in range(tournaments))
-    flagged = [bool(surprises(one.results, one.anchors / ELO_PER_NAT)) for one in simulations]
-    return {"flagged": round(float(np.mean(flagged)), 4), "level": LEVEL}
-
-
 def main() -> None:
     """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -221,7 +213,7 @@ def main() -> None:
         "--tournaments", type=int, default=1000, help="tournaments of each kind for the intervals that are used"
     )
     parser.add_argument(
-        "--few", type=int, default=200, help="tournaments of each kind for other intervals and flagged pairs"
+        "--few", type=int, default=200, help="tournaments of each kind for other intervals"
     )
     parser.add_argument("--saving", type=int, default=20, help="tournaments of each kind for the number of games")
     parser.add_argument("--only", help="the scenarios whose name contains this")
@@ -238,7 +230,6 @@ def main() -> None:
         found["intervals"][scenario.name] = {
             **scenario._asdict(),
             "methods": coverage(scenario, arguments.tournaments, used) | coverage(scenario, arguments.few, others),
-            **false_alarms(scenario, arguments.few),
         }
         print(scenario.name, json.dumps(found["intervals"][scenario.name]), file=sys.stderr, flush=True)
     for scenario in (one for one in SAVINGS if (arguments.only or "") in one.name):

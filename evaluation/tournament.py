@@ -1,4 +1,4 @@
-"""Tournaments: matches chosen by uncertainty until the ratings are certain enough, their folders, and their surprises.
+"""Tournaments: matches chosen by uncertainty until the ratings are certain enough, and their folders.
 
 The folder holds the settings (`tournament.json`) and the games (`games.jsonl`), a line each: what
 `podzero.evaluation.games.game_to_tree` describes, and `batch`, `pair` and `seed`. Games of one `pair` share an opening;
@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from scipy import special
 
 from podzero.config import GameConfig, GymnasiumConfig
 from podzero.core.errors import ConfigError, PodzeroError, nearest, os_errors
@@ -29,10 +25,9 @@ from podzero.envs import make_env
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
 from podzero.evaluation.games import GAMES_FILE, PlayedGame, PlayedPair, game_from_tree, game_to_tree
 from podzero.evaluation.players import Contestant
-from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating
 from podzero.evaluation.records import write_records
 from podzero.evaluation.resolve import resolve
-from podzero.evaluation.statistics import Floats, PairResults, connected, covariance, difference_variances, firth
 from podzero.files.players import game_to_play
 from podzero.files.store import sync
 from podzero.files.workdir import Workdir, read_json, write_atomically
@@ -254,26 +249,21 @@ class Tournament:
         return max(rating.error for rating in rated.values())
 
     def standings(self) -> dict[str, Any]:
-        """Ratings, cross table and results that contradict the ratings, as plain values.
+        """Ratings and cross table, as plain values.
 
         Returns:
           `games`, `cut_off` (games ended by the limit on plies), `players` (strongest first: `name, elo, low, high,
-          games, score`; `elo`, `low` and `high` are None without a rating), `cross` (`[N][N]` in the order of
-          `players`: `wins, draws, losses`, or None), `surprises` (pairs whose games differ from the ratings by more
-          than chance) and `cycles` (triples of players, each of which beats the next).
+          games, score`; `elo`, `low` and `high` are None without a rating) and `cross` (`[N][N]` in the order of
+          `players`: `wins, draws, losses`, or None).
         """
         rated = self.ratings()
         order = [*rated, *(name for name in self._names if name not in rated)]
         cross = [[self._ladder.meetings(one, other) for other in order] for one in order]
-        results, names = self._ladder.results(self._names), self._names
-        found = surprises(results, fixed_ratings(names, self._anchors))
         return {
             "games": self.games,
             "cut_off": self._cut_off,
             "players": [self._row(name, rated.get(name)) for name in order],
             "cross": [[met._asdict() if met.games else None for met in row] for row in cross],
-            "surprises": [one._asdict() | {"first": names[one.first], "second": names[one.second]} for one in found],
-            "cycles": [[names[i] for i in triple] for triple in cycles(results, found, len(names))],
         }
 
     def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
@@ -297,99 +287,6 @@ class Tournament:
         elo, low, high = (rating.elo, rating.low, rating.high) if rating else (None, None, None)
         score = sum(result.points for result in results) / games if games else None
         return {"name": name, "elo": elo, "low": low, "high": high, "games": games, "score": score}
-
-
-LEVEL = 0.05
-"""Probability that any pair of a tournament is flagged although the model holds."""
-
-
-class Surprise(NamedTuple):
-    """A pair of players whose games differ from the ratings by more than chance."""
-
-    first: int
-    """The player that scores more than expected."""
-    second: int
-    score: float
-    """Points per game of the first player against the second."""
-    expected: float
-    """The score predicted by all other games."""
-    p_value: float
-    """Probability of at least this difference if the model holds, times the number of pairs tested (Bonferroni)."""
-
-
-def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
-    """The pairs of players whose games contradict the ratings, least probable first.
-
-    Each pair's own games are compared with the prediction of all other games (node splitting: Dias et al. 2010,
-    https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their expected difference is zero if the
-    Bradley-Terry model holds.
-
-    `fixed` are the ratings `[N]` of the anchors in natural units, NaN for the others.
-    """
-    points = results.points_of(len(fixed), results.count)
-    spread = max(1.0, dispersion(results))
-    tested = []
-    for i, j in combinations(range(len(fixed)), 2):
-        others = _indirect(points, fixed, i, j)
-        if others is not None and points[i, j] + points[j, i] > 0:
-            difference, variance = others
-            won, lost = points[i, j] + 0.5, points[j, i] + 0.5
-            away = math.log(won / lost) - difference
-            z = away / math.sqrt(spread * (variance + 1 / won + 1 / lost))
-            pair = (i, j, difference) if away > 0 else (j, i, -difference)
-            tested.append((*pair, 2 * float(special.ndtr(-abs(z)))))
-    found = [
-        Surprise(i, j, float(points[i, j] / (points[i, j] + points[j, i])), float(special.expit(difference)), p_value)
-        for i, j, difference, chance in tested
-        if (p_value := chance * len(tested)) < LEVEL
-    ]
-    return sorted(found, key=lambda surprise: surprise.p_value)
-
-
-def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
-    """Triples i, j, k, lowest index first, in which i beats j, j beats k and k beats i on points, and which contain a
-    pair of `found`, so that they are intransitive by more than chance.
-    """
-    points = results.points_of(players, results.count)
-    ahead = points > points.T
-    flagged = {frozenset((surprise.first, surprise.second)) for surprise in found}
-    return [
-        (i, j, k)
-        for low, middle, high in combinations(range(players), 3)
-        for i, j, k in ((low, middle, high), (low, high, middle))
-        if ahead[i, j] and ahead[j, k] and ahead[k, i] and flagged & set(map(frozenset, combinations((i, j, k), 2)))
-    ]
-
-
-def dispersion(results: PairResults) -> float:
-    """The variance of units around their pair's mean, over that of independent games without draws; 1 for too few."""
-    squares = expected = 0.0
-    for i, j in {*zip(results.first.tolist(), results.second.tolist(), strict=True)}:
-        rows = (results.first == i) & (results.second == j)
-        games, count = results.games[rows], results.count[rows]
-        mean = float((results.points[rows] * count).sum() / (games * count).sum())
-        if count.sum() > 1:
-            away = results.points[rows] - games * mean
-            squares += float((count * away**2).sum() * count.sum() / (count.sum() - 1))
-            expected += float((count * games).sum()) * mean * (1 - mean)
-    return squares / expected if expected > 0 else 1.0
-
-
-def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, float] | None:
-    """The difference between two ratings and its variance, by all other games; None if these do not connect them."""
-    others = points.copy()
-    others[i, j] = others[j, i] = 0
-    members = connected(others, fixed, i)
-    if j not in members:
-        return None
-    inside = fixed[members]
-    where_i, where_j = int(np.searchsorted(members, i)), int(np.searchsorted(members, j))
-    if np.isnan(inside).all():
-        inside[where_i] = 0
-    others = others[np.ix_(members, members)]
-    ratings, _ = firth(others, inside)
-    variances = difference_variances(covariance(ratings, others, inside))
-    return float(ratings[where_i] - ratings[where_j]), float(variances[where_i, where_j])
 
 
 def open_tournament(

@@ -283,13 +283,14 @@ def show_progress(tournament: Tournament, first: str, second: str) -> None:
 
 
 def print_ratings(result: Mapping[str, Any]) -> None:
-    """Prints the ratings, the cross table and the findings."""
+    """Prints the ratings, the cross table and the games that were cut off."""
     console = Console()
     console.print(standings_table(result))
     if any(any(row) for row in result["cross"]):
-        console.print("\nWins, draws and losses of the row's player; in bold where the ratings predict otherwise:")
+        console.print("\nWins, draws and losses of the row's player:")
         console.print(cross_table(result))
-    for line in findings(result):
+    if result["cut_off"]:
+        line = f"{result['cut_off']:,} games were cut off by the limit on plies and scored by rewards so far"
         console.print(line, style="yellow", highlight=False)
     console.print(f"\n{result['ended']}: {result['games']:,} games in {result['workdir']}/games.jsonl", highlight=False)
 
@@ -311,31 +312,13 @@ def standings_table(result: Mapping[str, Any]) -> Table:
 
 def cross_table(result: Mapping[str, Any]) -> Table:
     """A table of each player's results (row) against each other player (column)."""
-    flagged = {frozenset((surprise["first"], surprise["second"])) for surprise in result["surprises"]}
     names = [player["name"] for player in result["players"]]
     table = plain_table("", "player", *map(str, range(1, len(names) + 1)), justify="right")
     table.columns[0].justify = table.columns[1].justify = "left"
     for place, (name, row) in enumerate(zip(names, result["cross"], strict=True), 1):
-        cells = []
-        for other, held in zip(names, row, strict=True):
-            text = "·" if held is None else f"{held['wins']} {held['draws']} {held['losses']}"
-            cells.append(f"[bold]{text}[/bold]" if frozenset((name, other)) in flagged else text)
+        cells = ("·" if held is None else f"{held['wins']} {held['draws']} {held['losses']}" for held in row)
         table.add_row(str(place), short_name(name), *cells)
     return table
-
-
-def findings(result: Mapping[str, Any]) -> list[str]:
-    """Sentences about results that contradict the ratings, and about games that were cut off."""
-    lines = [
-        f"{short_name(one['first'])} scores {100 * one['score']:.0f}% against {short_name(one['second'])}; all other "
-        f"games predict {100 * one['expected']:.0f}% (p = {one['p_value']:.2g})"
-        for one in result["surprises"]
-    ]
-    for cycle in result["cycles"]:
-        lines.append("intransitive: " + " beats ".join(short_name(name) for name in (*cycle, cycle[0])))
-    if result["cut_off"]:
-        lines.append(f"{result['cut_off']:,} games were cut off by the limit on plies and scored by rewards so far")
-    return lines
 
 
 def short_name(name: str) -> str:
