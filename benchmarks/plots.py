@@ -127,9 +127,8 @@ def returns_panel(axes: Any, name: str) -> None:
         axes.errorbar(results["minutes"], final["mean_return"], yerr=error, fmt="D", color=line.get_color(), capsize=4)
     if bar is not None:
         axes.axhline(bar, color="gray", linestyle=":", label=label)
-    for who, style in (("random", "--"), ("greedy", "-.")):
-        if baseline := results.get("baselines", {}).get(who):
-            axes.axhline(baseline["mean_return"], color="tab:red", linestyle=style, label=who)
+    if baseline := results.get("baselines", {}).get("random"):
+        axes.axhline(baseline["mean_return"], color="tab:red", linestyle="--", label="random")
     axes.set_title(title)
     axes.set_xlabel("minutes")
     axes.set_ylabel("mean return")

@@ -212,9 +212,7 @@ def main() -> None:
     parser.add_argument(
         "--tournaments", type=int, default=1000, help="tournaments of each kind for the intervals that are used"
     )
-    parser.add_argument(
-        "--few", type=int, default=200, help="tournaments of each kind for other intervals"
-    )
+    parser.add_argument("--few", type=int, default=200, help="tournaments of each kind for other intervals")
     parser.add_argument("--saving", type=int, default=20, help="tournaments of each kind for the number of games")
     parser.add_argument("--only", help="the scenarios whose name contains this")
     parser.add_argument("--until", type=float, default=100, help="largest half of an interval, for the number of games")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -32,14 +31,8 @@ Policy = Callable[[Array, VectorStep], tuple[Array, Array | None]]
 """`(key, newest step of B environments)` to actions, `[B]` int32 or `[B, D]` float32 in [-1, 1], and to the expected
 discounted returns, `[B]` float32, if the policy knows them."""
 
-BASELINES = ("random", "greedy")
-"""Names of policies that are not learned."""
-GRID = 9
-"""Grid points in each dimension of a continuous action."""
 MAX_STEPS = 27_000
 """Steps after which an episode is cut off: 108,000 Atari frames at four frames per step."""
-MAX_TRIED = 81
-"""Most actions tried per step; random actions replace a larger grid, that is, above two dimensions."""
 
 
 class EpisodesResult(NamedTuple):
@@ -106,11 +99,6 @@ def play_episodes(
     return EpisodesResult(np.array([one[0] for one in played]), np.array([one[1] for one in played]), failures)
 
 
-def baseline(name: str, vector_env: VectorEnv) -> Policy:
-    """The policy of this name, one of `BASELINES`."""
-    return random_policy(vector_env.spec) if name == "random" else greedy_policy(vector_env)
-
-
 def random_policy(spec: EnvSpec) -> Policy:
     """Uniformly random legal actions."""
 
@@ -122,39 +110,6 @@ def random_policy(spec: EnvSpec) -> Policy:
         return uniform_actions(generator, spec, (len(step.observation),)), None
 
     return choose
-
-
-def greedy_policy(vector_env: VectorEnv) -> Policy:
-    """The legal action with the highest immediate reward, found by trying actions in copies of the environments.
-
-    It tries all discrete actions; of continuous ones a grid, or random actions if the grid is too large. Ties are
-    broken at random. The step must be the newest of `vector_env`. The policy raises `ConfigError` if the
-    environments cannot be copied (`VectorEnv.peek`).
-    """
-    spec = vector_env.spec
-
-    def choose(key: Array, step: VectorStep) -> tuple[Array, None]:
-        generator = _generator(key)
-        tried = _tried(generator, spec, len(step.observation))
-        rewards = vector_env.peek(tried)
-        if spec.masked:
-            rewards = np.where(step.legal, rewards, -np.inf)
-        best = rewards == rewards.max(axis=1, keepdims=True)
-        chosen = np.where(best, generator.random(best.shape), -1.0).argmax(axis=1)
-        return tried[np.arange(len(tried)), chosen], None
-
-    return choose
-
-
-def _tried(generator: np.random.Generator, spec: EnvSpec, count: int) -> np.ndarray[Any, Any]:
-    """Actions to try in each of `count` environments, `[count, C]` or `[count, C, D]`."""
-    if spec.action_bounds is None:
-        return np.tile(np.arange(spec.num_actions, dtype=np.int32), (count, 1))
-    (dimensions,) = spec.action_shape
-    if GRID**dimensions > MAX_TRIED:
-        return uniform_actions(generator, spec, (count, MAX_TRIED))
-    grid = np.array([*itertools.product(np.linspace(-1, 1, GRID), repeat=dimensions)], np.float32)
-    return np.tile(grid, (count, 1, 1))
 
 
 def uniform_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

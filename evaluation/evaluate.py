@@ -19,7 +19,7 @@ from podzero.core.protocols import Env
 from podzero.core.types import EnvSpec
 from podzero.envs import VectorEnv, make_env, simulator_errors
 from podzero.evaluation.arena import Arena, MatchReport
-from podzero.evaluation.episodes import BASELINES, SIDE_BY_SIDE, baseline, play_episodes, reward_scale, summary
+from podzero.evaluation.episodes import SIDE_BY_SIDE, play_episodes, random_policy, reward_scale, summary
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.records import record_suffix, write_records
@@ -151,12 +151,9 @@ def _by_states(player: Contestant) -> Player:
 
 def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | None, seed: int) -> dict[str, Any]:
     """Episodes in a gymnasium environment."""
-    if who == "greedy":
-        # Only environments in this process can be copied.
-        env = env.model_copy(update={"vectorization": "sync"})
-    name, policy = (who, None) if who in BASELINES else acting(who, env, simulations)
+    name, policy = (who, None) if who == "random" else acting(who, env, simulations)
     with closing(VectorEnv(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
-        result = play_episodes(environments, policy or baseline(who, environments), episodes, jax.random.key(seed))
+        result = play_episodes(environments, policy or random_policy(environments.spec), episodes, jax.random.key(seed))
     counts = {"mean_length": float(result.lengths.mean()), "failures": result.failures}
     return {"game": env.title, "player": name} | summary(result.returns) | counts
 

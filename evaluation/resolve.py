@@ -93,7 +93,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     """The full name, and the policy with values, of an agent of a gymnasium environment; arguments as of `resolve`."""
     player = parse_player(name)
     if not isinstance(player, TrainedPlayer):
-        raise ConfigError(f"player '{name}' cannot act in {env.title}; expected random, greedy or a working directory")
+        raise ConfigError(f"player '{name}' cannot act in {env.title}; expected random or a working directory")
     experiment = player.workdir.experiment()
     if experiment.env.title != env.title:
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot act in {env.title}")

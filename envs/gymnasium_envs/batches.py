@@ -1,4 +1,4 @@
-"""Builds, kills and copies gymnasium's vector environments; `GuardedEnv` contains the failures of one environment."""
+"""Builds and kills gymnasium's vector environments; `GuardedEnv` contains the failures of one environment."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import contextlib
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from functools import partial
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 import numpy as np
-from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from podzero.config import GymnasiumConfig
-from podzero.core.errors import ConfigError, described
 from podzero.core.importing import restore_path, without_current_folder
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.interface import Interface
 from podzero.envs.gymnasium_envs.making import make_one, make_own, picture, rendered
-from podzero.envs.gymnasium_envs.spaces import Actions, HostArray
+from podzero.envs.gymnasium_envs.spaces import HostArray
 
 FAULTS = "podzero_faults"
 """Key of `info`: how often the environment failed in this step, int. Absent if it did not fail."""
@@ -203,19 +200,6 @@ def kill(batch: GymnasiumVector) -> None:
         vector.closed = True
 
 
-def peek(batch: GymnasiumVector, actions: Actions, candidates: HostArray, idle: HostArray) -> HostArray:
-    """The rewards `[B, C]` float32 of candidate actions (`[B, C]` int32 or `[B, C, D]` float32), each stepped in a copy
-    of its environment in a `sync` batch; zero in `idle` environments (`[B]` bool), which are left out.
-    """
-    rewards = np.zeros(candidates.shape[:2], np.float32)
-    envs: Any = cast(Any, batch).envs
-    for i in np.flatnonzero(~idle):
-        inner: gymnasium.Env[Any, Any] = envs[i].inner
-        for j, action in enumerate(actions.decode(candidates[i])):
-            rewards[i, j] = _reward(_copy(inner), action)
-    return rewards
-
-
 def render(batch: GymnasiumVector, title: str) -> list[HostArray]:
     """The frames of the environments of a `sync` or `own` batch: B arrays `[H, W, 3]` uint8."""
     if isinstance(batch, SyncVectorEnv):
@@ -223,25 +207,6 @@ def render(batch: GymnasiumVector, title: str) -> list[HostArray]:
     else:
         frames = list(rendered(batch, title) or ())
     return [picture(frame, title) for frame in frames]
-
-
-def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    if isinstance(env.unwrapped, EzPickle):
-        raise ConfigError(f"{env} cannot be copied: copying it (gymnasium.utils.EzPickle) makes a new environment")
-    # pygame's objects cannot be copied; they are shared, because copies are never rendered.
-    drawing = [part for part in vars(env.unwrapped).values() if type(part).__module__.startswith("pygame")]
-    try:
-        return deepcopy(env, {id(part): part for part in drawing})
-    except Exception as error:
-        raise ConfigError(f"{env} cannot be copied: {described(error)}") from error
-
-
-def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:
-    try:
-        reward = float(env.step(action)[1])
-    except Exception:
-        return -np.inf
-    return reward if np.isfinite(reward) else -np.inf
 
 
 @contextlib.contextmanager

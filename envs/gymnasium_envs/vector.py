@@ -152,28 +152,15 @@ class VectorEnv:
         self._measured = {name: [] for name in self._config.metrics}
         return {name: float(np.mean(values)) for name, values in known.items() if values}
 
-    def peek(self, actions: Any) -> HostArray:
-        """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
-
-        The reward is zero where an episode has just ended, and minus infinity where the copy fails. Copies have the
-        same state of the random generator as the original. Actions are as in `step`.
-
-        Raises:
-          ConfigError: the environments cannot be copied: `vectorization` is not `sync`, or copying raises an exception
-            or makes a new environment.
-          EnvironmentFailed: the time limit of C steps was exceeded.
-        """
-        self._refuse_if_closed()
-        if self._config.vectorization != "sync":
-            raise ConfigError(f"env.vectorization: looking one step ahead in {self.spec.name} needs 'sync'")
-        candidates = np.asarray(actions)
-        peek = partial(batches.peek, self._running(), self._interface.actions, candidates, self._ended)
-        return self._looked("looking one step ahead", peek, steps=candidates.shape[1])
-
     def render(self) -> list[HostArray]:
         """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config."""
         self._refuse_if_closed()
-        return self._looked("rendering", partial(batches.render, self._running(), self._config.title))
+        look = partial(batches.render, self._running(), self._config.title)
+        try:
+            return self._in_time(look)
+        except TimeoutError as error:
+            self._discard(error)
+            raise EnvironmentFailed(f"{self.spec.name}: rendering: {error}") from None
 
     def close(self) -> None:
         """Ends the environments and their processes; may be called twice."""
@@ -181,17 +168,9 @@ class VectorEnv:
         self._thread.stop()
         self._closed = True
 
-    def _looked[Result](self, what: str, look: Callable[[], Result], steps: int = 1) -> Result:
-        """What `look` returns, which may take as long as a number of steps."""
-        try:
-            return self._in_time(look, steps)
-        except TimeoutError as error:
-            self._discard(error)
-            raise EnvironmentFailed(f"{self.spec.name}: {what}: {error}") from None
-
-    def _in_time[Result](self, function: Callable[[], Result], times: int = 1) -> Result:
-        """Calls `function` within `times` the time limit of a step; beyond it raises `TimeoutError`."""
-        return self._thread.call(function, times * self._config.step_timeout_s, "env.step_timeout_s")
+    def _in_time[Result](self, function: Callable[[], Result]) -> Result:
+        """Calls `function` within the time limit of a step; beyond it raises `TimeoutError`."""
+        return self._thread.call(function, self._config.step_timeout_s, "env.step_timeout_s")
 
     def _build(self) -> None:
         make = partial(batches.build, self._config, self.count, self._interface, self._faults.most_in_a_row + 1)

@@ -2,7 +2,6 @@
 
 random            uniformly random legal moves
 solver            perfect play, where a solver of the game exists
-greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
 mcts:400          tree search with 400 random rollouts per move, without a network
 gnugo:10          GNU Go, an external program, at its level 10 (1 to 10)
 gtp-rhino:2       GRhino, for Othello, at its level 2 (1 to 5)
@@ -47,7 +46,7 @@ from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folder
 
 log = logging.getLogger(__name__)
 
-_WITHOUT_NUMBER = ("random", "solver", "greedy")
+_WITHOUT_NUMBER = ("random", "solver")
 
 
 class EngineKind(NamedTuple):
@@ -86,7 +85,7 @@ class BuiltinPlayer(NamedTuple):
     """A player that needs no training."""
 
     kind: str
-    """`random`, `solver`, `greedy` or `mcts`."""
+    """`random`, `solver` or `mcts`."""
     simulations: int = 0
     """Simulations per move of `mcts`."""
 

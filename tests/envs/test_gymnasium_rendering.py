@@ -98,15 +98,3 @@ def test_vectors_that_observe_images_are_shown_by_them():
     assert observed_picture(stack).tolist() == np.full((2, 5, 3), 4).tolist()
     coloured = np.arange(30, dtype=np.uint8).reshape(2, 5, 3)
     assert observed_picture(coloured).tolist() == coloured.tolist()
-
-
-def test_greed_looks_ahead_in_environments_that_have_been_rendered():
-    vector = VectorEnv(rendering(GymnasiumConfig(name="gymnasium", id="Pendulum-v1")).config, 1, seed=0)
-    try:
-        vector.reset()
-        vector.render()
-        tried = np.array([[[-1.0], [1.0]]], np.float32)
-        foreseen = vector.peek(tried)[0]
-        assert vector.step(tried[:, 1]).reward[0] == pytest.approx(foreseen[1])
-    finally:
-        vector.close()

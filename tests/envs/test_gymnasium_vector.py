@@ -205,30 +205,6 @@ def test_the_number_of_actions_is_checked(make_vector):
         vector.step(np.zeros(3, np.int32))
 
 
-def test_peek_does_not_change_the_environments(make_vector):
-    vector = make_vector(**toy(kwargs={"length": 2}))
-    vector.reset()
-    vector.step(np.zeros(COUNT, np.int32))
-    actions = np.tile(np.arange(3, dtype=np.int32), (COUNT, 1))
-    np.testing.assert_array_equal(vector.peek(actions), [[0, 1, -np.inf]] * COUNT)
-    np.testing.assert_array_equal(vector.step(np.zeros(COUNT, np.int32)).observation, [[2, 0, 1]] * COUNT)
-    np.testing.assert_array_equal(vector.peek(actions), np.zeros((COUNT, 3)))
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"id": "LunarLander-v3"}, "EzPickle.* makes a new environment"),
-        ({"id": "CartPole-v1", "vectorization": "own"}, "needs 'sync'"),
-    ],
-)
-def test_peek_is_refused_where_environments_cannot_be_copied(make_vector, config, message):
-    vector = make_vector(**config)
-    vector.reset()
-    with pytest.raises(ConfigError, match=message):
-        vector.peek(np.zeros((COUNT, 1), np.int32))
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

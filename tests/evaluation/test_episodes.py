@@ -17,8 +17,6 @@ from podzero.envs import VectorEnv, make_env, spec_of
 from podzero.evaluation.arena import Arena, Interrupted
 from podzero.evaluation.episodes import (
     ReturnRounds,
-    baseline,
-    greedy_policy,
     play_episodes,
     random_policy,
     reward_scale,
@@ -62,7 +60,7 @@ def always(action):
 
 
 def newest(count, legal=None):
-    """The newest step of `count` environments, as far as a baseline reads it."""
+    """The newest step of `count` environments, as far as a random policy reads it."""
     return SimpleNamespace(observation=np.zeros((count, 1)), legal=legal)
 
 
@@ -137,65 +135,10 @@ def test_random_actions_are_uniform_and_come_from_the_key():
     assert abs(floats.mean()) < 0.05
 
 
-def test_greed_takes_the_best_next_reward_and_shuns_what_breaks(make):
-    """A reward is the number of its action; the last one, 2, breaks the toy unless it is told not to."""
-    for fault, best in (("raise", 1), ("none", 2)):
-        vector = make(2, **toy(kwargs={"length": 4, "fault": fault}))
-        result = play_episodes(vector, baseline("greedy", vector), 4, KEY)
-        assert result.returns.tolist() == [4 * best] * 4
-        assert result.failures == 0
-
-
-def test_greed_in_floats_tries_a_grid(make):
-    """Pendulum's reward is paid for where it was and for the torque: the best next one is that of none."""
-    vector = make(2, id="Pendulum-v1")
-    vector.reset()
-    step = vector.step(np.zeros((2, 1), np.float32))
-    np.testing.assert_array_equal(greedy_policy(vector)(KEY, step)[0], [[0.0], [0.0]])
-
-
-@pytest.mark.parametrize(("dimensions", "tried"), [(1, 9), (2, 81), (3, 81)])
-def test_greed_tries_no_more_actions_than_it_may(dimensions, tried):
-    """The best of them is the one with the largest sum, as far as it is on the grid."""
-    seen = []
-
-    def peek(actions):
-        seen.append(actions)
-        return actions.sum(axis=-1)
-
-    bounds = ((0.0,) * dimensions, (1.0,) * dimensions)
-    vector = SimpleNamespace(spec=EnvSpec("floats", (1,), "float32", 0, 1, bounds), peek=peek)
-    chosen, _ = greedy_policy(vector)(KEY, newest(5))
-    assert seen[0].shape == (5, tried, dimensions)
-    np.testing.assert_array_equal(chosen.sum(axis=1), seen[0].sum(axis=-1).max(axis=1))
-    assert dimensions == 3 or (chosen == 1).all()
-
-
-def test_ties_are_broken_at_random():
-    vector = SimpleNamespace(
-        spec=EnvSpec("tied", (1,), "float32", 4, 1), peek=lambda actions: np.tile([1.0, 0.0, 1.0, 1.0], (3000, 1))
-    )
-    counts = np.bincount(greedy_policy(vector)(KEY, newest(3000))[0], minlength=4)
-    assert counts[1] == 0
-    assert np.abs(counts[[0, 2, 3]] - 1000).max() < 120
-
-
-def test_baselines_keep_to_the_legal_actions():
-    """Action 0 of three is illegal, and pays most."""
-    vector = SimpleNamespace(
-        spec=EnvSpec("masked", (1,), "float32", 3, 1, masked=True),
-        peek=lambda actions: np.tile([9.0, 1.0, 2.0], (300, 1)),
-    )
+def test_random_actions_are_legal():
+    choose = random_policy(EnvSpec("masked", (1,), "float32", 3, 1, masked=True))
     step = newest(300, np.tile([False, True, True], (300, 1)))
-    assert np.bincount(random_policy(vector.spec)(KEY, step)[0], minlength=3) == pytest.approx([0, 150, 150], abs=40)
-    assert (greedy_policy(vector)(KEY, step)[0] == 2).all()
-
-
-def test_environments_that_cannot_be_copied_are_played_at_random_only(make):
-    vector = make(1, id="CartPole-v1", vectorization="own")
-    with pytest.raises(ConfigError, match="needs 'sync'"):
-        play_episodes(vector, baseline("greedy", vector), 1, KEY)
-    assert 5 < play_episodes(vector, baseline("random", vector), 20, KEY).returns.mean() < 60
+    assert np.bincount(choose(KEY, step)[0], minlength=3) == pytest.approx([0, 150, 150], abs=40)
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +172,6 @@ def test_named_players_act_where_an_experiment_says(cartpole):
     result = evaluate("random", games=20, game="cartpole")
     assert (result["player"], result["episodes"]) == ("random", 20)
     assert 10 < result["mean_return"] < 40  # random balancing lasts some twenty steps
-    assert evaluate("greedy", games=4, game="cartpole")["mean_return"] < 100
 
 
 @pytest.mark.parametrize("who", ["solver", "mcts:4"])
@@ -241,11 +183,6 @@ def test_players_of_games_do_not_act(cartpole, who):
 def test_nobody_is_played_in_an_environment_for_one(cartpole):
     with pytest.raises(ConfigError, match=r"CartPole-v1 .*--opponent random"):
         evaluate(str(cartpole.workdir.root), "random")
-
-
-def test_greedy_is_refused_for_games():
-    with pytest.raises(ConfigError, match=r"'greedy' .*not in tic_tac_toe"):
-        evaluate("greedy", "random", game="tic_tac_toe")
 
 
 def test_a_round_reports_returns_and_is_not_repeated(cartpole):

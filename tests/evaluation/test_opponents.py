@@ -73,7 +73,7 @@ def test_earlier_is_evaluated_as_the_run_evaluates_itself(
 
 @pytest.mark.parametrize(
     ("who", "message"),
-    [("nobody", r"actors\.opponents.*nobody"), ("gnugo:1", "gnugo"), ("greedy", r"actors\.opponents.*greedy")],
+    [("nobody", r"actors\.opponents.*nobody"), ("gnugo:1", "gnugo")],
 )
 def test_players_that_cannot_oppose_are_refused(experiment, tmp_path, who, message):
     with pytest.raises(ConfigError, match=message):

@@ -257,7 +257,7 @@ def test_players_of_another_game_are_refused(workdir, tmp_path):
     with pytest.raises(ConfigError, match="no solver for 'hex_11x11'"):
         open_tournament(["random", "solver"], tmp_path / "t", game="hex")
     with pytest.raises(ConfigError, match="has a single agent"):
-        open_tournament(["random", "greedy"], tmp_path / "t", game="cartpole")
+        open_tournament(["random", "solver"], tmp_path / "t", game="cartpole")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ Who = Annotated[
     typer.Argument(
         metavar="WHO",
         help="A run as DIR, DIR@STEP or DIR@best, zoo:NAME, hf:USER/NAME, or a named player: random, solver, "
-        "mcts:400, greedy, gnugo:10, stockfish:3, or another engine (docs/engines.md).",
+        "mcts:400, gnugo:10, stockfish:3, or another engine (docs/engines.md).",
     ),
 ]
 Trained = Annotated[

@@ -26,7 +26,7 @@ from podzero.core.importing import import_extra
 from podzero.core.types import Array, EnvState
 from podzero.envs import SimulatorReplay, VectorEnv, VectorStep, make_env, observed_picture, rendering, simulator_errors
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.episodes import BASELINES, Policy, baseline, play_episodes, reward_scale
+from podzero.evaluation.episodes import Policy, play_episodes, random_policy, reward_scale
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.files.players import TrainedPlayer, is_packed, parse_player
@@ -78,12 +78,9 @@ class GymnasiumWatcher:
     """Records an agent in a gymnasium environment, which is rendered while the episode is played; see `record`."""
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
-        # `greedy` tries actions in copies of the environments, which must therefore be in this process.
-        if who == "greedy":
-            env = env.model_copy(update={"vectorization": "sync"})
         self.player, self.discount = who, env.discount
         self._policy: Policy | None = None
-        if who not in BASELINES:
+        if who != "random":
             self.player, self._policy = acting(who, env, simulations)
         self._rendering = rendering(env)
         self.steps_per_second = self._rendering.steps_per_second
@@ -92,7 +89,7 @@ class GymnasiumWatcher:
         """Records an episode; one that fails is discarded and played again, as in evaluations."""
         recorded = Episode(seed, [], [], [])
         with closing(VectorEnv(self._rendering.config, 1, seed)) as environments:
-            policy = self._policy or baseline(self.player, environments)
+            policy = self._policy or random_policy(environments.spec)
 
             def show(step: VectorStep) -> None:
                 if self._rendering.renders:

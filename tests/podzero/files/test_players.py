@@ -13,7 +13,7 @@ def workdir(tmp_path):
     return workdir
 
 
-@pytest.mark.parametrize("name", ["random", "solver", "greedy"])
+@pytest.mark.parametrize("name", ["random", "solver"])
 def test_builtin_players(name):
     assert parse_player(name) == BuiltinPlayer(name)
 
@@ -32,7 +32,10 @@ def test_a_working_directory_whose_name_contains_an_at(workdir, suffix, step):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, greedy, mcts:N, zoo:N"),
+        (
+            "rando",
+            r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, mcts:N, zoo:NAME, hf:USE",
+        ),
         ("no/such/dir", "unknown player 'no/such/dir'; known: "),
         ("", "unknown player ''"),
         ("mcts", "expected a positive number of simulations, for example mcts:400"),

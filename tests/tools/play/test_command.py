@@ -57,7 +57,7 @@ def test_several_episodes_have_the_next_seeds(play, cartpole, tmp_path):
         (["random", "--game", "cartpole"], "'random' has no working directory of yours.*--to episode.mp4"),
         (["random", "--game", "cartpole", "--to", "x.avi"], "written as .mp4 or .gif"),
         (["random", "--game", "cartpole", "--second"], "shows a single agent, in a video: remove --second"),
-        (["random", "greedy", "--game", "cartpole", "--web"], "in a video: remove --web greedy"),
+        (["random", "solver", "--game", "cartpole", "--web"], "in a video: remove --web solver"),
         (["random", "--game", "tic_tac_toe", "--games", "2"], "tic_tac_toe is played against a person.*--games"),
         (["solver", "--game", "cartpole", "--to", "x.gif"], "'solver' cannot act in gymnasium/CartPole-v1"),
     ],

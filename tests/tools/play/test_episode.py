@@ -63,9 +63,7 @@ def test_an_episode_is_that_of_an_evaluation_with_the_same_seed(spied, cartpole)
     assert agent.episode(6, quietly).frames != episode.frames
 
 
-@pytest.mark.parametrize(
-    ("who", "limit", "most"), [("random", "MAX_FRAMES", 3), ("greedy", "MAX_FRAMES", 3), ("random", "MAX_BYTES", 1)]
-)
+@pytest.mark.parametrize(("who", "limit", "most"), [("random", "MAX_FRAMES", 3), ("random", "MAX_BYTES", 1)])
 def test_named_players_have_no_values_and_frames_have_limits(who, limit, most, monkeypatch):
     monkeypatch.setattr(watching, limit, most)
     episode = GymnasiumWatcher(who, game_to_play("pendulum", who), None).episode(2, quietly)
@@ -83,7 +81,7 @@ def test_a_failed_episode_is_forgotten_and_played_again(monkeypatch):
         calls.append(1)
         return np.array([2 if len(calls) == 3 else 1], np.int32), None
 
-    monkeypatch.setattr(watching, "baseline", lambda name, environments: choose)
+    monkeypatch.setattr(watching, "random_policy", lambda spec: choose)
     toy = GymnasiumConfig(name="gymnasium", id="toys/Drawn-v0", module="gymnasium_toys")
     episode = GymnasiumWatcher("random", toy, None).episode(0, quietly)
     assert episode.rewards == [1.0] * 4
