@@ -1,4 +1,4 @@
-"""Other programs as players: Go, Othello and other games by GTP, chess by UCI, shogi by USI.
+"""Other programs as players: Go, Othello and other games by GTP, chess by UCI, shogi by USI, and GNU Backgammon.
 
 A few processes serve all games. One that fails loses only the game in which it fails; each call has a timeout.
 """
@@ -11,18 +11,22 @@ import re
 import subprocess
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import jax
+import numpy as np
 
 from podzero.config import KOMI
 from podzero.core.errors import ConfigError, PodzeroError, os_errors
 from podzero.core.types import EnvSpec
+from podzero.envs.boards.backgammon import BAR, OFF, POINTS, START, BackgammonPosition, turn_to
 from podzero.envs.boards.go import GO_GAMES
 from podzero.envs.notation import LineNotation, notation_errors, notation_of
 from podzero.evaluation.players import GIVES_UP, Turn
@@ -39,10 +43,12 @@ _GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko",
 def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineContestant:
     """Makes the engine player with this name and starts its engine."""
     check_engine_plays(name, player, spec.name)
-    program, notation = engine_program(name, player), notation_of(spec)
+    program, notation, planned = engine_program(name, player), notation_of(spec), OrderedDict[bytes, int]()
 
     def start() -> Engine:
         command = program, *_arguments(player)
+        if player.kind == "gnubg":
+            return GnubgEngine(command, player.level, planned, MOVE_TIMEOUT_S)
         if player.kind in ("gnugo", "gtp-rhino", "gtp"):
             board = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}") if spec.name in GO_GAMES else ()
             return GtpEngine(command, notation, (*board, *player.lines), MOVE_TIMEOUT_S, spec.name == "othello")
@@ -61,6 +67,8 @@ def _arguments(player: EnginePlayer) -> Sequence[str]:
             return "--mode", "gtp", "--quiet", "--level", str(player.level), "--seed", "1", *_GNUGO_RULES
         case "gtp-rhino":
             return "--level", str(player.level)
+        case "gnubg":
+            return "--tty", "--quiet", "--no-rc"
         case _:
             return player.command[1:]
 
@@ -411,5 +419,87 @@ class UciEngine(LineProcess):
         return lines
 
 
-Engine = GtpEngine | UciEngine
+_GNUBG_SETUP = (
+    "set display off",
+    "set automatic game off",
+    "set automatic roll off",
+    "set automatic move off",
+    "set player 0 human",
+    "set player 1 human",
+    "set cube use off",
+    "set jacoby off",  # else gammons count as much as wins
+    "set evaluation chequerplay evaluation cubeful off",
+    "new session",
+)
+_GNUBG_HINT = re.compile(r"1\. Cube\w+ \d-ply +(.*?) +Eq\.:|(There are no legal moves)")
+_GNUBG_MOVE = re.compile(r"\b(bar|1\d|2[0-4]|[1-9])((?:/(?:off|1\d|2[0-4]|[1-9])\*?)+)(?:\((\d)\))?")
+"""A checker's origin, all points that it reaches, and how many checkers move so, for example `24/18*/13(2)`."""
+_MOST_PLANNED = 10_000
+
+
+class GnubgEngine(LineProcess):
+    """GNU Backgammon without the cube, by the commands of its terminal. It gets the position and the roll of each turn.
+
+    A turn is several actions: those that it has not played yet wait in `planned`, which all processes share.
+    """
+
+    def __init__(self, command: Sequence[str], plies: int, planned: OrderedDict[bytes, int], timeout_s: float) -> None:
+        """Starts the program, which looks `plies` ahead; `timeout_s` limits the wait for each answer."""
+        super().__init__(command)
+        self._planned, self._timeout_s = planned, timeout_s
+        try:
+            for line in (*_GNUBG_SETUP, f"set evaluation chequerplay evaluation plies {plies}"):
+                self.send(line)
+            self._hint(START, (3, 1))
+        except EngineFailed:
+            self.close()
+            raise
+
+    def best(self, turn: Turn) -> int:
+        """The next action of the engine's move."""
+        position: BackgammonPosition = jax.device_get(turn.state.game)
+        board, roll = np.asarray(position.board), np.asarray(position.dice)
+        if (action := self._planned.get(_key(position))) is not None:
+            return action
+        dice = np.repeat(np.arange(1, 7), roll).tolist()
+        # It cannot be asked about the rest of a roll, which the random plies of an opening leave.
+        if len(dice) % 2 or len(dice) == 2 > len(set(dice)) or turn.legal[0]:
+            return int(np.argmax(turn.legal))
+        move = self._hint(board, dice[:2])
+        actions = turn_to(position, board_after(board, move))
+        if not actions:
+            raise EngineFailed(f"its move {move} is illegal in that position")
+        self._planned.update({_key(before): action for before, action in actions})
+        while len(self._planned) > _MOST_PLANNED:
+            self._planned.popitem(last=False)
+        return actions[0][1]
+
+    def _hint(self, board: np.ndarray[Any, Any], dice: Sequence[int]) -> str:
+        """The best move, such as `8/5 6/5`."""
+        checkers = [board[BAR], *board[POINTS - 1 :: -1], board[BAR + 1]]
+        self.send(f"set turn 1\nset board simple {' '.join(map(str, checkers))}\nset dice {dice[0]} {dice[1]}\nhint 1")
+        deadline = time.monotonic() + self._timeout_s
+        while (found := _GNUBG_HINT.search(self.receive(deadline, "hint"))) is None:
+            pass
+        return found[1] or ""
+
+
+def _key(position: BackgammonPosition) -> bytes:
+    return bytes(position.board.tobytes() + position.dice.tobytes())
+
+
+def board_after(board: np.ndarray[Any, Any], move: str) -> np.ndarray[Any, Any]:
+    """The board `[28]` after a move in the notation of GNU Backgammon, whose points count down to the mover's home."""
+    after, places = board.copy(), {"bar": BAR, "off": OFF} | {str(POINTS - point): point for point in range(POINTS)}
+    for first, others, times in _GNUBG_MOVE.findall(move):
+        for _ in range(int(times or 1)):
+            for origin, target in pairwise(places[place] for place in (first, *re.findall(r"off|\d+", others))):
+                hit = after[target] == -1
+                after[origin] -= 1
+                after[target] += 1 + hit
+                after[BAR + 1] -= hit
+    return after
+
+
+Engine = GtpEngine | UciEngine | GnubgEngine
 """One running process of an engine; `best` raises `EngineFailed`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,13 @@ import numpy as np
 
 from podzero.core.types import Array, View
 
-_POINTS, _DICE, _CHECKERS = 24, 6, 15
+POINTS, _DICE, _CHECKERS = 24, 6, 15
 # After the points: checkers on the bar and borne off, those of the player to move first.
-_BAR, _OFF = 24, 26
+BAR, OFF = 24, 26
 _HOME = slice(18, 24)
 _NOTHING, _FROM_BAR, _FROM_POINT = 0, 1, 2
 """The sources of actions: none, the bar, and the 24 points from here on."""
-_START = np.array([2, 0, 0, 0, 0, -5, 0, -3, 0, 0, 0, 5, -5, 0, 0, 0, 3, 0, 5, 0, 0, 0, 0, -2, 0, 0, 0, 0], np.int8)
+START = np.array([2, 0, 0, 0, 0, -5, 0, -3, 0, 0, 0, 5, -5, 0, 0, 0, 3, 0, 5, 0, 0, 0, 0, -2, 0, 0, 0, 0], np.int8)
 _ROLLS = np.array([(one, two) for one in range(_DICE) for two in range(one, _DICE)], np.int8)
 """The 21 rolls of two dice."""
 _DOUBLE = _ROLLS[:, 0] == _ROLLS[:, 1]
@@ -64,7 +65,7 @@ class Backgammon:
         roll = jax.random.choice(dice_key, jnp.asarray(np.flatnonzero(~_DOUBLE)))
         player = jax.random.bernoulli(player_key).astype(jnp.int32)
         no = jnp.array(False)
-        return BackgammonPosition(jnp.asarray(_START), jnp.asarray(_COUNTS)[roll], player, jnp.float32(0), no, no)
+        return BackgammonPosition(jnp.asarray(START), jnp.asarray(_COUNTS)[roll], player, jnp.float32(0), no, no)
 
     def step(self, state: BackgammonPosition, action: Array) -> BackgammonPosition:
         """Moves a checker; the turn ends when all dice are played or nothing can be moved."""
@@ -72,7 +73,7 @@ class Backgammon:
         passes = source == _NOTHING
         moved = jnp.where(passes, state.board, _moved(state.board, source, die))
         dice = state.dice - ((jnp.arange(_DICE) == die) & ~passes).astype(jnp.int8)
-        won = moved[_OFF] == _CHECKERS
+        won = moved[OFF] == _CHECKERS
         ends = (passes | ~jnp.any(dice > 0)) & ~won
         points = jnp.where(won, _points(moved) * self._scale, 0.0)
         after = BackgammonPosition(
@@ -111,40 +112,40 @@ class Backgammon:
 
 def _moves(board: jax.Array) -> jax.Array:
     """The moves that the board allows, `[26, 6]` bool, whatever the dice."""
-    points, off, bar = board[:_POINTS], board[_OFF], board[_BAR]
-    numbers, steps = jnp.arange(_POINTS)[:, None], jnp.arange(1, _DICE + 1)
+    points, off, bar = board[:POINTS], board[OFF], board[BAR]
+    numbers, steps = jnp.arange(POINTS)[:, None], jnp.arange(1, _DICE + 1)
     target = numbers + steps
     open_ = jnp.stack([jnp.pad(points, (0, step))[step:] >= -1 for step in range(1, _DICE + 1)], axis=1)
     mine = points > 0
     home = jnp.sum(jnp.maximum(points[_HOME], 0), dtype=jnp.int32) == _CHECKERS - off
-    rear = jnp.min(jnp.where(mine, jnp.arange(_POINTS), _POINTS))
+    rear = jnp.min(jnp.where(mine, jnp.arange(POINTS), POINTS))
     # A checker is borne off by its exact distance, or by more if it is the rearmost.
-    bears_off = home & ((target == _POINTS) | ((target > _POINTS) & (numbers == rear)))
-    from_points = mine[:, None] & jnp.where(target < _POINTS, open_ & (bar == 0), bears_off)
+    bears_off = home & ((target == POINTS) | ((target > POINTS) & (numbers == rear)))
+    from_points = mine[:, None] & jnp.where(target < POINTS, open_ & (bar == 0), bears_off)
     from_bar = (bar > 0) & (points[:_DICE] >= -1)
     return jnp.concatenate([jnp.zeros((1, _DICE), bool), from_bar[None], from_points])
 
 
 def _moved(board: jax.Array, source: Array, die: Array) -> jax.Array:
     """The board after a checker of the player has moved; a single checker of the opponent goes to the bar."""
-    numbers = jnp.arange(len(_START))
-    origin = jnp.where(source == _FROM_BAR, _BAR, source - _FROM_POINT)
+    numbers = jnp.arange(len(START))
+    origin = jnp.where(source == _FROM_BAR, BAR, source - _FROM_POINT)
     target = jnp.where(source == _FROM_BAR, die, origin + die + 1)
-    target = jnp.where(target < _POINTS, target, _OFF)
+    target = jnp.where(target < POINTS, target, OFF)
     left, reached = (numbers == origin).astype(jnp.int8), (numbers == target).astype(jnp.int8)
     hit = jnp.any((board == -1) & (reached > 0)).astype(jnp.int8)
-    onto_bar = (numbers == _BAR + 1).astype(jnp.int8)
+    onto_bar = (numbers == BAR + 1).astype(jnp.int8)
     return board - left + (1 + hit) * reached - hit * onto_bar
 
 
 def _points(board: jax.Array) -> jax.Array:
     """What the player to move has won: 1; 2 if the opponent has borne off nothing; 3 if one is in the player's home."""
-    gammon = board[_OFF + 1] == 0
+    gammon = board[OFF + 1] == 0
     return 1 + gammon + (gammon & jnp.any(board[_HOME] != 0))
 
 
-def _from_other_side(board: jax.Array) -> jax.Array:
-    swapped = [jnp.flip(board[:_POINTS]), jnp.flip(board[_BAR:_OFF]), jnp.flip(board[_OFF:])]
+def _from_other_side(board: Array) -> jax.Array:
+    swapped = [jnp.flip(board[:POINTS]), jnp.flip(board[BAR:OFF]), jnp.flip(board[OFF:])]
     return -jnp.concatenate(swapped)
 
 
@@ -156,16 +157,45 @@ def _observed(state: BackgammonPosition) -> jax.Array:
     """
     mine, theirs = jnp.maximum(state.board, 0), jnp.maximum(-state.board, 0)
     several, all_, plays = (jnp.arange(1, most + 1) for most in (_MOST_SEEN, _CHECKERS, 4))
-    own_places, their_places = mine[: _BAR + 1], jnp.append(theirs[:_POINTS], theirs[_BAR + 1])
-    rear = jnp.min(jnp.where(mine[:_POINTS] > 0, jnp.arange(_POINTS), _POINTS))
-    furthest = jnp.max(jnp.where(theirs[:_POINTS] > 0, jnp.arange(_POINTS), -1))
-    contact = (rear < furthest) | (mine[_BAR] > 0) | (theirs[_BAR + 1] > 0)
+    own_places, their_places = mine[: BAR + 1], jnp.append(theirs[:POINTS], theirs[BAR + 1])
+    rear = jnp.min(jnp.where(mine[:POINTS] > 0, jnp.arange(POINTS), POINTS))
+    furthest = jnp.max(jnp.where(theirs[:POINTS] > 0, jnp.arange(POINTS), -1))
+    contact = (rear < furthest) | (mine[BAR] > 0) | (theirs[BAR + 1] > 0)
     counts = [
         own_places[:, None] >= several,
         their_places[:, None] >= several,
-        mine[_OFF] >= all_,
-        theirs[_OFF + 1] >= all_,
+        mine[OFF] >= all_,
+        theirs[OFF + 1] >= all_,
         state.dice[:, None] >= plays,
         contact[None],
     ]
     return jnp.concatenate([units.reshape(-1) for units in counts])
+
+
+def turn_to(position: BackgammonPosition, board: np.ndarray[Any, Any]) -> list[tuple[BackgammonPosition, int]]:
+    """The actions of a whole turn, each with the position before it, that lead to a `board` (`[28]`, of the player who
+    moves); empty if none do. All arrays are of the host.
+    """
+    paths: deque[tuple[BackgammonPosition, list[tuple[BackgammonPosition, int]]]] = deque([(position, [])])
+    seen = set()
+    while paths:
+        before, path = paths.popleft()
+        legal, tried = jax.device_get(_tried(before))
+        for action in np.flatnonzero(legal).tolist():
+            after = BackgammonPosition(*(leaf[action] for leaf in tried))
+            played = [*path, (before, action)]
+            if after.waits or after.done:
+                if np.array_equal(after.board, board if after.done else _from_other_side(board)):
+                    return played
+            elif (key := (after.board.tobytes(), after.dice.tobytes())) not in seen:
+                seen.add(key)
+                paths.append((after, played))
+    return []
+
+
+@jax.jit
+def _tried(position: BackgammonPosition) -> tuple[Array, BackgammonPosition]:
+    """The legal actions `[156]` bool, and the positions after all actions."""
+    rules = Backgammon(1.0)
+    legal = rules.view(position).legal
+    return legal, jax.vmap(rules.step, in_axes=(None, 0))(position, jnp.arange(len(legal)))

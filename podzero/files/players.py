@@ -62,6 +62,7 @@ RATINGS = range(1350, 2851)
 """The values of UCI_Elo, the rating at which they play, that all versions of Stockfish and Fairy-Stockfish offer."""
 ENGINES = {
     "gnugo": EngineKind("gnugo", (range(1, 11),), ("go_7x7", "go_9x9", "go_19x19")),
+    "gnubg": EngineKind("gnubg", (range(4),), ("backgammon",)),
     "gtp-rhino": EngineKind("grhino", (range(1, 6),), ("othello",)),
     "stockfish": EngineKind("stockfish", (range(21), RATINGS), ("chess",)),
     "fairy-stockfish": EngineKind("fairy-stockfish", (range(21), RATINGS), ("chess", "gardner_chess", "shogi")),

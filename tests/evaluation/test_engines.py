@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections import OrderedDict
 from contextlib import closing
 from functools import cache
 from itertools import chain
@@ -15,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import ChanceGameConfig
 from podzero.core.errors import ConfigError
 from podzero.envs import make_env
+from podzero.envs.boards.backgammon import START
 from podzero.envs.notation import notation_of
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.engines import (
@@ -24,12 +27,14 @@ from podzero.evaluation.engines import (
     WAITING_LINES,
     EngineContestant,
     EngineFailed,
+    GnubgEngine,
     GtpAnswer,
     GtpEngine,
     LineProcess,
     UciEngine,
     UciOption,
     UciPosition,
+    board_after,
 )
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import GIVES_UP, RandomPlayer, Turn
@@ -239,6 +244,8 @@ def test_the_program_of_a_player_gets_the_lines_of_its_name(tmp_path, protocol, 
         ("gnugo:11", "go_9x9", "expected a level from 1 to 10, for example gnugo:10"),
         ("gnugo", "go_9x9", "expected a level from 1 to 10"),
         ("gtp-rhino:6", "othello", "expected a level from 1 to 5"),
+        ("gnubg:4", "othello", "expected a level from 0 to 3"),
+        ("gnubg:0", "othello", "gnubg plays backgammon, not othello"),
         ("stockfish:x", "chess", "expected a level from 0 to 20, or 1350 to 2850, for example stockfish:20"),
         ("stockfish:1000", "chess", "expected a level from 0 to 20, or 1350 to 2850"),
     ],
@@ -252,6 +259,7 @@ def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game,
     ("name", "game", "package"),
     [
         ("gnugo:1", "go_9x9", "gnugo"),
+        ("gnubg:0", ChanceGameConfig(name="backgammon"), "gnubg"),
         ("gtp-rhino:1", "othello", "grhino"),
         ("stockfish:3", "chess", "stockfish"),
         ("fairy-stockfish:3", "chess", "fairy-stockfish"),
@@ -315,6 +323,104 @@ def test_engines_play_from_the_moves_of_a_game(name, game, moves, answers):
     contestant.close()
     assert turn.legal[action]
     assert answers is None or notation_of(env.spec).name(turn.state, action) in answers
+
+
+def backgammon(board=START, dice=()):
+    """A position of backgammon, with dice to be played, as an engine gets it."""
+    env = make_env(ChanceGameConfig(name="backgammon"))
+    state = jax.device_get(env.init(jax.random.key(0)))
+    played = np.bincount(dice, minlength=7)[1:].astype(np.int8)
+    state = state._replace(game=state.game._replace(board=np.array(board, np.int8), dice=played))
+    return env, Turn((), state, np.asarray(env.view(state).legal))
+
+
+def move_of(contestant, env, turn):
+    """Plays a whole turn; the points from which checkers moved, and how far, as podzero's actions say."""
+    actions, player = [], turn.state.game.player
+    while turn.state.game.player == player and not turn.state.game.done:
+        (action,) = contestant.choose_after([turn])
+        assert turn.legal[action]
+        actions.append((26 - action // 6, action % 6 + 1))
+        state = jax.device_get(env.step(turn.state, jnp.int32(action)))
+        turn = Turn((*turn.moves, action), state, np.asarray(env.view(state).legal))
+    return sorted(actions, reverse=True)
+
+
+def gnubg(behaviour, tmp_path, timeout_s=20.0):
+    """A contestant of one process."""
+    command, planned = (sys.executable, FAKE, "gnubg", behaviour, str(tmp_path / "marker")), OrderedDict()
+    return EngineContestant("fake", lambda: GnubgEngine(command, 0, planned, timeout_s), processes=1)
+
+
+@pytest.mark.parametrize(
+    ("move", "changes"),
+    [
+        ("8/5 6/5", {16: -1, 18: -1, 19: 2}),
+        ("24/18(2) 13/7(2)", {0: -2, 6: 2, 11: -2, 17: 2}),
+        ("24/22*/18*", {0: -1, 2: 1, 6: 2, 25: -2}),
+        ("bar/22* 24/23", {24: -1, 2: 2, 25: -1, 0: -1, 1: 1}),
+        ("6/off(2) 3/1", {18: -2, 26: 2, 21: -1, 23: 1}),
+    ],
+)
+def test_a_move_of_gnu_backgammon_changes_the_board(move, changes):
+    """Blots of the opponent stand on the points 22 and 18, and one checker of the player is on the bar."""
+    board = np.zeros(28, np.int8)
+    board[[0, 11, 16, 18, 21, 24]], board[[2, 6]] = (2, 3, 3, 3, 2, 1), -1
+    if "22" not in move:
+        board[2] = 0
+    if "18*" not in move:
+        board[6] = 0
+    expected = board.copy()
+    for place, change in changes.items():
+        expected[place] += change
+    assert board_after(board, move).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("behaviour", ["behaves", "crashes", "nonsense"])
+def test_a_turn_of_backgammon_is_played_action_by_action(tmp_path, behaviour):
+    contestant = gnubg(behaviour, tmp_path)
+    env, turn = backgammon(dice=(3, 1))
+    if behaviour != "behaves":
+        assert contestant.choose_after([turn]) == [GIVES_UP]
+    assert move_of(contestant, env, turn) == [(8, 3), (6, 1)]
+    contestant.close()
+
+
+def test_a_rest_of_a_roll_and_a_forced_pass_are_played_without_a_question(tmp_path):
+    contestant = gnubg("nonsense", tmp_path)
+    closed = np.zeros(28, np.int8)
+    closed[24], closed[:6], closed[20], closed[25] = 1, -2, 14, -3
+    for position in ({"dice": (3,)}, {"dice": (2, 2)}, {"board": closed, "dice": (3, 1)}):
+        _, turn = backgammon(**position)
+        (action,) = contestant.choose_after([turn])
+        assert turn.legal[action]
+    contestant.close()
+
+
+def test_gnu_backgammon_is_asked_about_the_position_of_the_player_to_move():
+    """It makes the point with 3-1, enters from the bar first, and bears off as many checkers as it may."""
+    program("gnubg")
+    contestant = resolve("gnubg:0", backgammon()[0])
+    assert move_of(contestant, *backgammon(dice=(3, 1))) == [(8, 3), (6, 1)]
+    entering = START.copy()
+    entering[0], entering[24], entering[18:24] = 1, 1, [5, 0, -2, -2, -2, -2]
+    entering[[5, 7, 12, 23]] = [-2, 0, -5, -2]
+    assert (25, 2) in move_of(contestant, *backgammon(entering, (2, 1)))
+    last = np.zeros(28, np.int8)
+    last[[18, 21, 23, 26]], last[[0, 27]] = (2, 1, 1, 11), (-2, -13)
+    assert move_of(contestant, *backgammon(last, (6, 6, 6, 6))) == [(6, 6), (6, 6), (3, 6), (1, 6)]
+    contestant.close()
+
+
+@pytest.mark.slow
+def test_gnu_backgammon_beats_random_moves():
+    program("gnubg")
+    env, _ = backgammon()
+    contestant = resolve("gnubg:0", env)
+    pairs = Arena(env).pairs(contestant, RandomPlayer(env), 3, jax.random.key(0))
+    contestant.close()
+    assert [pair.points for pair in pairs] == [(1.0, 1.0)] * 3
+    assert not any(game.end == "given up" for pair in pairs for game in pair)
 
 
 def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_path):

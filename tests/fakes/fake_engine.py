@@ -1,9 +1,9 @@
-"""An engine for tic-tac-toe by GTP, chess by UCI, or shogi by USI, that misbehaves on request.
+"""An engine for tic-tac-toe by GTP, chess by UCI, shogi by USI, or backgammon, that misbehaves on request.
 
     fake_engine.py PROTOCOL BEHAVIOUR MARKER [TOLD]
 
-It misbehaves while the file MARKER does not exist, which it then creates; afterwards it plays the first free square, or
-a move of a pawn. What UCI or USI told it, it writes to the file TOLD.
+It misbehaves while the file MARKER does not exist, which it then creates; afterwards it plays the first free square, a
+move of a pawn, or 8/5 6/5. What UCI or USI told it, it writes to the file TOLD.
 """
 
 import sys
@@ -78,4 +78,17 @@ def uci():
                 return
 
 
-gtp() if PROTOCOL == "gtp" else uci()
+def gnubg():
+    asked = 0
+    for line in sys.stdin:
+        match line.split()[0]:
+            case "hint":
+                # The first question is asked when it starts.
+                asked += 1
+                say("An engine of a test.")
+                say(f"    1. Cubeful 0-ply    {(asked > 1 and misbehave([])) or '8/5 6/5'}       Eq.: +0.200")
+            case "quit":
+                return
+
+
+{"gtp": gtp, "gnubg": gnubg}.get(PROTOCOL, uci)()
