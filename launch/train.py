@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -98,7 +99,7 @@ def train(
     another, --check says which file each setting comes from.
     """
     address = None if address == "local" else address
-    experiment, root, step, reason, layers = find_start(config, overrides or (), workdir)
+    experiment, root, step, reason, layers = find_start(config, overrides or (), workdir, address is not None)
     # Before anything is said about its run; `Workdir.lock` then reserves the directory.
     if not check and (holder := Workdir(root).holder()) is not None:
         raise InUse(f"{root} is in use: {holder} works there")
@@ -114,8 +115,8 @@ def train(
     if address is None:
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
-    if address is None and not Workdir(root).is_run and (advice := placement_advice(experiment)):
-        typer.echo(advice, err=True)
+    if address is None and not Workdir(root).is_run and (note := placement_note(experiment, layers)):
+        typer.echo(note, err=True)
     with ended_by_interrupt():
         from podzero.runtime.monitoring.view import make_view
         from podzero.runtime.train import train as run
@@ -132,20 +133,40 @@ def train(
         raise typer.Exit(128 + ended.signal)
 
 
-def placement_advice(experiment: Experiment) -> str | None:
-    """The settings with which self-play would use what this machine has and the experiment leaves; None if nothing."""
-    if experiment.actors.inference != "local":
-        return None
+MACHINE = "chosen for this machine"
+"""The origin of a setting that neither a file nor the command line gives."""
+
+
+def placed(experiment: Experiment, layers: Layers, workdir: Workdir, joins: bool) -> tuple[Experiment, Layers]:
+    """An experiment that says nothing of `actors.inference`, with what its run has, or else what suits this machine.
+
+    Self-play of a new run evaluates in int8 if the CPU has instructions for it, the network can be quantized and
+    OpenVINO is installed; a run that `joins` a Ray cluster plays on other machines.
+    """
+    if "actors.inference" in layers.origins:
+        return experiment, layers
+    wanted = "int8" if not joins and has_int8_instructions() and find_spec("openvino") is not None else "local"
+    wanted = workdir.experiment().actors.inference if workdir.is_run else wanted
+    if wanted == experiment.actors.inference:
+        return experiment, layers
+    tree = layers.tree | {"actors": layers.tree.get("actors", {}) | {"inference": wanted}}
+    with suppress(ConfigError):  # not every network can be quantized
+        chosen = parse(tree, layers.files[0], layers.inherited)
+        return chosen, layers._replace(tree=tree, origins=layers.origins | {"actors.inference": MACHINE})
+    return experiment, layers
+
+
+def placement_note(experiment: Experiment, layers: Layers) -> str | None:
+    """What was chosen for self-play of a new run, and what would use a GPU that it leaves unused; None if nothing."""
+    chosen = layers.origins.get("actors.inference") == MACHINE
+    notes = ["Self-play evaluates in int8, which is faster here; actors.inference=local: in float32."] * chosen
     sections = experiment.model_dump(mode="json")
-    for changes, there, what, page in (
-        ({"inference": "device", "games": 4096}, nvidia_driver() is not None, "has a GPU", "gpu"),
-        ({"inference": "int8"}, has_int8_instructions(), "computes in int8 (extra `openvino`)", "performance"),
-    ):
-        with suppress(ConfigError):  # not every game and network can be placed there
-            if there and parse(sections | {"actors": sections["actors"] | changes}, experiment.name):
-                settings = " ".join(f"actors.{name}={value}" for name, value in changes.items())
-                return f"This machine {what}: self-play makes more moves/s with {settings} (docs/{page}.md)."
-    return None
+    with suppress(ConfigError):  # not every game can be placed there
+        if nvidia_driver() is not None and (chosen or experiment.actors.inference == "local"):
+            parse(sections | {"actors": sections["actors"] | {"inference": "device", "games": 4096}}, experiment.name)
+            settings = "actors.inference=device actors.games=4096"
+            notes.append(f"This machine has a GPU: self-play makes more moves/s with {settings} (docs/gpu.md).")
+    return "\n".join(notes) or None
 
 
 def pinned(text: str, joins: bool, installs: bool) -> str:
@@ -213,8 +234,8 @@ class Start(NamedTuple):
     """The files that the experiment comes from."""
 
 
-def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> Start:
-    """Finds the experiment and the working directory for the arguments of `podzero train`.
+def find_start(config: str, overrides: Iterable[str], workdir: Path | None, joins: bool = False) -> Start:
+    """Finds the experiment and the working directory for the arguments of `podzero train`; for `joins` see `placed`.
 
     `config` is an experiment's name, a YAML file, or a run as `DIR` or `DIR@STEP`. `workdir` is by default `place`'s.
     """
@@ -231,6 +252,7 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None) -> S
         workdir, reason = place(experiment, plain, _held(RUNS / experiment.name))
     else:
         reason = f"{'Resuming the' if Workdir(workdir).is_run else 'New'} run in {workdir}"
+    experiment, layers = placed(experiment, layers, Workdir(workdir), joins)
     Workdir(workdir).check(experiment)
     return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment), layers)
 

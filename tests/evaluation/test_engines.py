@@ -405,7 +405,7 @@ def test_gnu_backgammon_is_asked_about_the_position_of_the_player_to_move():
     entering = START.copy()
     entering[0], entering[24], entering[18:24] = 1, 1, [5, 0, -2, -2, -2, -2]
     entering[[5, 7, 12, 23]] = [-2, 0, -5, -2]
-    assert (25, 2) in move_of(contestant, *backgammon(entering, (2, 1)))
+    assert move_of(contestant, *backgammon(entering, (2, 1)))[0][0] == 25
     last = np.zeros(28, np.int8)
     last[[18, 21, 23, 26]], last[[0, 27]] = (2, 1, 1, 11), (-2, -13)
     assert move_of(contestant, *backgammon(last, (6, 6, 6, 6))) == [(6, 6), (6, 6), (3, 6), (1, 6)]

@@ -14,6 +14,12 @@ _DOCKER = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _without_int8(monkeypatch):
+    """What `podzero train` chooses in this process does not depend on this machine's CPU."""
+    monkeypatch.setattr("podzero.launch.train.has_int8_instructions", lambda: False)
+
+
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
     """A folder of stand-ins; first on the path."""

@@ -14,7 +14,7 @@ from podzero.files.players import keep_teacher
 from podzero.files.storage import sealed
 from podzero.files.workdir import Workdir, WorkdirError, step_folder
 from podzero.launch import train
-from podzero.launch.train import check_startable
+from podzero.launch.train import check_startable, find_start
 from podzero.runtime.monitoring.status import RunStatus, write_status
 
 
@@ -173,20 +173,64 @@ def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_an
     check_startable(experiment, Workdir(tmp_path / "run"), joins=True)
 
 
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Makes this machine one with or without a GPU and int8 instructions."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(gpu, int8):
+        monkeypatch.setattr(train, "nvidia_driver", lambda: gpu)
+        monkeypatch.setattr(train, "has_int8_instructions", lambda: int8)
+
+    return make
+
+
 @pytest.mark.parametrize(
-    ("config", "settings", "gpu", "int8", "advice"),
+    ("config", "settings", "int8", "chosen"),
     [
-        ("connect_four", [], "580.65", True, "has a GPU: .*actors.inference=device actors.games=4096 .*gpu.md"),
-        ("connect_four", [], None, True, "computes in int8 .*actors.inference=int8 .*performance.md"),
+        ("connect_four", [], True, "int8"),
+        ("connect_four", [], False, "local"),
+        ("connect_four", ["actors.inference=local"], True, "local"),
+        ("connect_four", ["network={name: mlp}"], True, "local"),  # int8 is of resnet
+        ("connect_four_gpu", [], True, "device"),
+        ("cartpole", [], True, "local"),
+    ],
+)
+def test_a_new_run_plays_in_int8_if_nothing_says_where(machine, monkeypatch, config, settings, int8, chosen):
+    machine(None, int8)
+    assert find_start(config, settings, None).experiment.actors.inference == chosen
+    assert find_start(config, settings, None, joins=True).experiment.actors.inference in ("local", "device")
+    monkeypatch.setattr(train, "find_spec", lambda name: None)  # without OpenVINO
+    assert find_start(config, settings, None).experiment.actors.inference in ("local", "device")
+
+
+def test_a_run_keeps_its_placement_on_another_machine(machine):
+    machine(None, True)
+    started = find_start("connect_four", [], None)
+    Workdir(started.root).open(started.experiment)
+    machine(None, False)
+    for again in (find_start("connect_four", [], None), find_start(str(started.root), [], None)):
+        assert (again.root, again.experiment.actors.inference) == (started.root, "int8")
+        assert "changed" not in again.reason
+    changed = find_start("connect_four", ["actors.inference=local"], None)
+    assert (changed.root, changed.experiment.actors.inference) == (started.root, "local")
+    assert "actors.inference: holds int8, given local" in changed.reason
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "gpu", "int8", "said"),
+    [
+        ("connect_four", [], "580.65", True, "in int8.*\n.*has a GPU: .*inference=device actors.games=4096 .*gpu.md"),
+        ("connect_four", [], "580.65", False, "^This machine has a GPU"),
+        ("connect_four", [], None, True, "in int8, which is faster here; actors.inference=local"),
         ("connect_four", [], None, False, None),
         ("connect_four", ["actors.inference=int8"], "580.65", True, None),
-        ("connect_four", ["network={name: mlp}"], "", True, "actors.inference=device"),
-        ("connect_four", ["network={name: mlp}"], None, True, None),  # int8 is of resnet
+        ("connect_four", ["network={name: mlp}"], "", True, "^This machine .*actors.inference=device"),
         ("cartpole", [], "580.65", True, None),  # steps in Python
     ],
 )
-def test_a_new_run_is_told_what_self_play_leaves_unused(monkeypatch, config, settings, gpu, int8, advice):
-    monkeypatch.setattr(train, "nvidia_driver", lambda: gpu)
-    monkeypatch.setattr(train, "has_int8_instructions", lambda: int8)
-    found = train.placement_advice(load(config, settings))
-    assert found is None if advice is None else re.search(advice, found)
+def test_a_new_run_says_where_it_plays_and_what_it_leaves_unused(machine, config, settings, gpu, int8, said):
+    machine(gpu, int8)
+    start = find_start(config, settings, None)
+    found = train.placement_note(start.experiment, start.layers)
+    assert found is None if said is None else re.search(said, found)

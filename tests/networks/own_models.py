@@ -85,6 +85,12 @@ class OtherLatent(Linen):
         return joined(latent, action), self.reward(joined(latent, action))
 
 
+class Sowing(Linen):
+    def predict(self, latent):
+        self.sow("metrics", "latent", latent)
+        return super().predict(latent)
+
+
 class WholeBatch(Linen):
     def represent(self, observation):
         return super().represent(observation - observation.mean(axis=0))

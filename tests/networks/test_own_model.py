@@ -60,6 +60,7 @@ def test_policies_of_continuous_actions_are_bounded():
         ("OtherLatent", r"dynamics\(\).*11\].*8\]"),
         ("WholeBatch", r"latent states.*other observations"),
         ("Without", "represent, predict, dynamics"),
+        ("Sowing", r"holds state besides its parameters \(metrics\)"),
     ],
 )
 def test_a_network_that_breaks_the_contract_is_refused(name, fault):
