@@ -104,8 +104,8 @@ class ActorsConfig(Section):
     """CPUs that Ray reserves for each actor and reanalyser, and the number of its compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
     """Where self-play evaluates the network. `local`: in the program of the search, on the CPU. `int8`: quantized by
-    OpenVINO, on CPUs with VNNI instructions, for `resnet` (section `int8`); a new run on one machine chooses it by itself
-    where this can be, unless the setting is given.
+    OpenVINO, on CPUs with VNNI instructions, for `resnet` (section `int8`). If nothing sets it, a new run on one
+    machine takes `int8` where that is possible.
     `server`: in processes that own accelerators and serve many actors (section `server`). `device`: on accelerators, in
     programs of many moves, for games in JAX. With `resources` each actor has its own accelerators; without, each
     learner process runs one actor, which takes turns with training on the learner's devices."""
