@@ -177,7 +177,7 @@ def turn_to(position: BackgammonPosition, board: np.ndarray[Any, Any]) -> list[t
     moves); empty if none do. All arrays are of the host.
     """
     paths: deque[tuple[BackgammonPosition, list[tuple[BackgammonPosition, int]]]] = deque([(position, [])])
-    seen = set()
+    seen, of_other_side = set(), np.asarray(_from_other_side(board))
     while paths:
         before, path = paths.popleft()
         legal, tried = jax.device_get(_tried(before))
@@ -185,7 +185,7 @@ def turn_to(position: BackgammonPosition, board: np.ndarray[Any, Any]) -> list[t
             after = BackgammonPosition(*(leaf[action] for leaf in tried))
             played = [*path, (before, action)]
             if after.waits or after.done:
-                if np.array_equal(after.board, board if after.done else _from_other_side(board)):
+                if np.array_equal(after.board, board if after.done else of_other_side):
                     return played
             elif (key := (after.board.tobytes(), after.dice.tobytes())) not in seen:
                 seen.add(key)

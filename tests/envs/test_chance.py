@@ -152,19 +152,21 @@ def test_equal_tiles_merge_once_and_are_rewarded():
     after = jax.jit(game.step)(state, np.int32(0))
     expected = [[2, 2, 0, 0], [3, 3, 0, 0], [1, 0, 0, 0], [1, 2, 1, 2]]
     np.testing.assert_array_equal(after.board, expected)
-    assert float(game.view(after).rewards[0]) == 0.5 * (4 + 4 + 8)
+    assert float(jax.jit(game.view)(after).rewards[0]) == 0.5 * (4 + 4 + 8)
 
 
 def test_symmetries_of_2048_keep_the_rules():
     game = Play2048(1.0)
-    board = jnp.array([[1, 1, 0, 3], [2, 0, 2, 3], [0, 0, 0, 1], [1, 2, 1, 2]], jnp.int8)
-    state = game.init(jax.random.key(0))._replace(board=board)
+    step = jax.jit(game.step)
+    board = np.array([[1, 1, 0, 3], [2, 0, 2, 3], [0, 0, 0, 1], [1, 2, 1, 2]], np.int8)
+    state = jax.jit(game.init)(jax.random.key(0))._replace(board=board)
     assert len(game.symmetries) == 7
     for symmetry in game.symmetries:
-        turned = state._replace(board=symmetry.observation(board))
+        turn = jax.jit(symmetry.observation)
+        turned = state._replace(board=turn(board))
         for action, original in enumerate(symmetry.actions.tolist()):
-            found = game.step(turned, jnp.int32(action)).board
-            np.testing.assert_array_equal(found, symmetry.observation(game.step(state, jnp.int32(original)).board))
+            found = step(turned, np.int32(action)).board
+            np.testing.assert_array_equal(found, turn(step(state, np.int32(original)).board))
 
 
 def test_a_backgammon_is_worth_three_points():

@@ -103,7 +103,7 @@ def program(name):
 
 @cache
 def compiled(game):
-    env = make_env(game)
+    env = make_env(ChanceGameConfig(name=game) if game == "backgammon" else game)
     return jax.jit(env.init), jax.jit(env.step), jax.jit(env.view)
 
 
@@ -327,22 +327,22 @@ def test_engines_play_from_the_moves_of_a_game(name, game, moves, answers):
 
 def backgammon(board=START, dice=()):
     """A position of backgammon, with dice to be played, as an engine gets it."""
-    env = make_env(ChanceGameConfig(name="backgammon"))
-    state = jax.device_get(env.init(jax.random.key(0)))
+    env, (init, _, view) = make_env(ChanceGameConfig(name="backgammon")), compiled("backgammon")
+    state = jax.device_get(init(jax.random.key(0)))
     played = np.bincount(dice, minlength=7)[1:].astype(np.int8)
     state = state._replace(game=state.game._replace(board=np.array(board, np.int8), dice=played))
-    return env, Turn((), state, np.asarray(env.view(state).legal))
+    return env, Turn((), state, np.asarray(view(state).legal))
 
 
-def move_of(contestant, env, turn):
+def move_of(contestant, turn):
     """Plays a whole turn; the points from which checkers moved, and how far, as podzero's actions say."""
-    actions, player = [], turn.state.game.player
+    actions, player, (_, step, view) = [], turn.state.game.player, compiled("backgammon")
     while turn.state.game.player == player and not turn.state.game.done:
         (action,) = contestant.choose_after([turn])
         assert turn.legal[action]
         actions.append((26 - action // 6, action % 6 + 1))
-        state = jax.device_get(env.step(turn.state, jnp.int32(action)))
-        turn = Turn((*turn.moves, action), state, np.asarray(env.view(state).legal))
+        state = jax.device_get(step(turn.state, jnp.int32(action)))
+        turn = Turn((*turn.moves, action), state, np.asarray(view(state).legal))
     return sorted(actions, reverse=True)
 
 
@@ -379,10 +379,10 @@ def test_a_move_of_gnu_backgammon_changes_the_board(move, changes):
 @pytest.mark.parametrize("behaviour", ["behaves", "crashes", "nonsense"])
 def test_a_turn_of_backgammon_is_played_action_by_action(tmp_path, behaviour):
     contestant = gnubg(behaviour, tmp_path)
-    env, turn = backgammon(dice=(3, 1))
+    _, turn = backgammon(dice=(3, 1))
     if behaviour != "behaves":
         assert contestant.choose_after([turn]) == [GIVES_UP]
-    assert move_of(contestant, env, turn) == [(8, 3), (6, 1)]
+    assert move_of(contestant, turn) == [(8, 3), (6, 1)]
     contestant.close()
 
 
@@ -401,14 +401,14 @@ def test_gnu_backgammon_is_asked_about_the_position_of_the_player_to_move():
     """It makes the point with 3-1, enters from the bar first, and bears off as many checkers as it may."""
     program("gnubg")
     contestant = resolve("gnubg:0", backgammon()[0])
-    assert move_of(contestant, *backgammon(dice=(3, 1))) == [(8, 3), (6, 1)]
+    assert move_of(contestant, backgammon(dice=(3, 1))[1]) == [(8, 3), (6, 1)]
     entering = START.copy()
     entering[0], entering[24], entering[18:24] = 1, 1, [5, 0, -2, -2, -2, -2]
     entering[[5, 7, 12, 23]] = [-2, 0, -5, -2]
-    assert move_of(contestant, *backgammon(entering, (2, 1)))[0][0] == 25
+    assert move_of(contestant, backgammon(entering, (2, 1))[1])[0][0] == 25
     last = np.zeros(28, np.int8)
     last[[18, 21, 23, 26]], last[[0, 27]] = (2, 1, 1, 11), (-2, -13)
-    assert move_of(contestant, *backgammon(last, (6, 6, 6, 6))) == [(6, 6), (6, 6), (3, 6), (1, 6)]
+    assert move_of(contestant, backgammon(last, (6, 6, 6, 6))[1]) == [(6, 6), (6, 6), (3, 6), (1, 6)]
     contestant.close()
 
 
