@@ -170,9 +170,9 @@ def symmetries_of(name: str) -> Sequence[Symmetry]:
     return _SYMMETRIES[name]() if name in _SYMMETRIES else []
 
 
-def mirror(board: Array) -> jax.Array:
+def mirror(board: Array) -> Array:
     """Swaps left and right of a board `[rows, columns, ...]`."""
-    return jnp.flip(board, axis=1)
+    return np.flip(board, axis=1) if isinstance(board, np.ndarray) else jnp.flip(board, axis=1)
 
 
 def _half_turned(size: int) -> list[Symmetry]:
@@ -183,22 +183,24 @@ def _square(size: int, extra_actions: int) -> list[Symmetry]:
     return [_of_cells(transform, size, extra_actions) for transform in square_transforms()]
 
 
-def square_transforms() -> list[Callable[[Array], jax.Array]]:
+def square_transforms() -> list[Callable[[Array], Array]]:
     """The seven rotations and reflections of a square board `[rows, columns, ...]`."""
     return [_rotated_and_mirrored(turns, mirrored) for mirrored, turns in product((False, True), range(4))][1:]
 
 
-def _rotated_and_mirrored(quarter_turns: int, mirrored: bool) -> Callable[[Array], jax.Array]:
+def _rotated_and_mirrored(quarter_turns: int, mirrored: bool) -> Callable[[Array], Array]:
     """Quarter turns counterclockwise of a board `[rows, columns, ...]`, then perhaps a swap of left and right."""
 
-    def transform(board: Array) -> jax.Array:
-        rotated = jnp.rot90(board, quarter_turns, axes=(0, 1))
+    def transform(board: Array) -> Array:
+        # Arrays of the host, such as those of the actions, need no program.
+        rotate = np.rot90 if isinstance(board, np.ndarray) else jnp.rot90
+        rotated = rotate(board, quarter_turns, axes=(0, 1))
         return mirror(rotated) if mirrored else rotated
 
     return transform
 
 
-def _of_cells(transform: Callable[[Array], jax.Array], size: int, extra_actions: int) -> Symmetry:
+def _of_cells(transform: Callable[[Array], Array], size: int, extra_actions: int) -> Symmetry:
     """The symmetry of a game whose actions are cells, and after them extra ones, which stay the same."""
     cells = np.asarray(transform(np.arange(size * size).reshape(size, size))).ravel()
     extra = np.arange(size * size, size * size + extra_actions)
