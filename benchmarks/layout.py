@@ -50,7 +50,7 @@ GENERATED = (
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 54_083,
+    "product lines": 54_086,
     "words of prose": 18_000,
     "product files": 270,
     "rooms": 15,

@@ -145,8 +145,10 @@ def placed(experiment: Experiment, layers: Layers, workdir: Workdir, joins: bool
     """
     if "actors.inference" in layers.origins:
         return experiment, layers
-    wanted = "int8" if not joins and has_int8_instructions() and find_spec("openvino") is not None else "local"
-    wanted = workdir.experiment().actors.inference if workdir.is_run else wanted
+    if workdir.is_run:
+        wanted = workdir.experiment().actors.inference
+    else:
+        wanted = "int8" if not joins and has_int8_instructions() and find_spec("openvino") is not None else "local"
     if wanted == experiment.actors.inference:
         return experiment, layers
     tree = layers.tree | {"actors": layers.tree.get("actors", {}) | {"inference": wanted}}
@@ -400,8 +402,8 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
         # Then only the nodes need the optional packages.
         if experiment.cluster.install_environment:
             return
-        if experiment.uses_openvino:
-            import_openvino()
+        if experiment.uses_openvino and find_spec("openvino") is None:
+            import_openvino()  # raises the error that names the extra
     # What is built in needs no check.
     built_in = experiment.env.name in BUILTIN_GAMES and not experiment.own_parts
     more = (experiment.init_from, experiment.teacher, experiment.data.records, experiment.actors.opponents)

@@ -4,6 +4,7 @@ random            uniformly random legal moves
 solver            perfect play, where a solver of the game exists
 mcts:400          tree search with 400 random rollouts per move, without a network
 gnugo:10          GNU Go, an external program, at its level 10 (1 to 10)
+gnubg:0           GNU Backgammon, looking so many plies ahead (0 to 3)
 gtp-rhino:2       GRhino, for Othello, at its level 2 (1 to 5)
 stockfish:3       Stockfish at its skill level 3 (0 to 20); from 1350 on the number is a rating, its option UCI_Elo
 fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess and shogi as well

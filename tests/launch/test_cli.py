@@ -203,8 +203,7 @@ def test_help_and_refusals_import_nothing_heavy():
     """What makes them fast, on any machine: `import jax` alone takes seconds."""
     commands = [
         ["-h"], ["--version"], ["configs"], ["settings", "replay"], ["train", "-h"],
-        ["train", "conect_four"], ["train", "hex", "a.b=1"],
-        ["train", "connect_four", "actors.inference=local", "--check"],
+        ["train", "conect_four"], ["train", "hex", "a.b=1"], ["train", "connect_four", "--check"],
         ["evaluate", "nowhere"], ["evaluate", "random", "--game", "othelo"], ["analyze", "nowhere"],
         ["bench", "selfplay", "learner.batchsize=3"], ["compile", "connect_four", "--topology", "v9"],
         ["compile", "hex", "--scaling", "v5e-4"], ["launch", "gke", "nothere"],
