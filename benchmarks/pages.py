@@ -422,7 +422,7 @@ def judgements(results: Mapping[str, Json]) -> list[str]:
     """A paragraph about the larger network, and about how much runs differ."""
     return [
         "`connect_four_int8` trains a larger network in the same 20 minutes: "
-        f"{_kept(results['connect_four_int8']['result'])}. Runs on other machines reached "
+        f"{_kept(results['connect_four_int8']['result'])}. Other machines reached "
         f"{_repeated(results, 'connect_four')} and {_repeated(results, 'connect_four_int8')}. "
         "[docs/results.md](docs/results.md) says how each result was measured, "
         "[docs/ablations.md](docs/ablations.md) what each choice changes."

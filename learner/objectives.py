@@ -62,7 +62,7 @@ def alphazero_objective(network: Network, config: LearnerConfig, augment: Augmen
     def loss(params: Params, batch: Batch) -> LossOutput:
         samples = _positions(batch)
         output = alphazero_loss(network, config, params, samples, batch.weight, batch.soft_targets)
-        # Another evaluation, which XLA leaves out of the program where nothing is sown.
+        # XLA merges this evaluation with that of the loss, whose operations it repeats.
         more = network.metrics(params, samples.observation) if network.metrics else {}
         return output._replace(metrics=output.metrics | more)
 
