@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
 from typing import IO, Any, NamedTuple
@@ -35,6 +35,7 @@ from podzero.files.players import RATINGS, EnginePlayer, check_engine_plays, eng
 NODES = 100_000
 """Positions that a chess or shogi engine searches for each move, at all levels."""
 MOVE_TIMEOUT_S = 120.0
+"""Longest wait for an answer of an engine."""
 _HASH_MIB = 16
 _GNUGO_RULES = ("--chinese-rules", "--capture-all-dead", "--positional-superko", "--forbid-suicide")
 """podzero's rules: area scoring in which all stones on the board are alive, positional superko, no suicide."""
@@ -48,12 +49,12 @@ def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineC
     def start() -> Engine:
         command = program, *_arguments(player)
         if player.kind == "gnubg":
-            return GnubgEngine(command, player.level, planned, MOVE_TIMEOUT_S)
+            return GnubgEngine(command, player.level, planned)
         if player.kind in ("gnugo", "gtp-rhino", "gtp"):
             board = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}") if spec.name in GO_GAMES else ()
-            return GtpEngine(command, notation, (*board, *player.lines), MOVE_TIMEOUT_S, spec.name == "othello")
+            return GtpEngine(command, notation, (*board, *player.lines), spec.name == "othello")
         protocol = "usi" if spec.name == "shogi" else "uci"
-        return UciEngine(command, notation, [*_options(player, spec.name), *player.lines], MOVE_TIMEOUT_S, protocol)
+        return UciEngine(command, notation, [*_options(player, spec.name), *player.lines], protocol)
 
     try:
         return EngineContestant(name, start)
@@ -199,18 +200,20 @@ class LineProcess:
         except OSError:
             raise EngineFailed(self._ended(line)) from None
 
-    def receive(self, deadline: float, waiting_for: str) -> str:
-        """The next line, stripped, until `deadline` (`time.monotonic`); `waiting_for` is the question it answers."""
-        try:
-            # A deadline that has passed still takes a line that waits; `get` refuses negative times.
-            line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
-        except Empty:
-            raise EngineFailed(f"{self.name} has not answered '{waiting_for}' in time") from None
-        if line is None:
-            # The next call must find the end too.
-            self._lines.put(None)
-            raise EngineFailed(self._ended(waiting_for))
-        return line
+    def answer(self, question: str) -> Iterator[str]:
+        """The lines that come next, stripped, at most `MOVE_TIMEOUT_S` later; `question` is what they answer."""
+        deadline = time.monotonic() + MOVE_TIMEOUT_S
+        while True:
+            try:
+                # A deadline that has passed still takes a line that waits; `get` refuses negative times.
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
+            except Empty:
+                raise EngineFailed(f"{self.name} has not answered '{question}' in time") from None
+            if line is None:
+                # The next call must find the end too.
+                self._lines.put(None)
+                raise EngineFailed(self._ended(question))
+            yield line
 
     def close(self) -> None:
         """Ends the program: with `quit` and the end of its input, then by a signal if it still runs."""
@@ -313,20 +316,14 @@ class GtpEngine(LineProcess):
     """An engine of GTP. It gets the whole game before each of its moves, so it can serve several games."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        notation: LineNotation,
-        setup: Sequence[str],
-        timeout_s: float,
-        passes_are_forced: bool = False,
+        self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], passes_are_forced: bool = False
     ) -> None:
-        """Starts the engine and sends the commands in `setup`; `timeout_s` limits the wait for each answer.
+        """Starts the engine and sends the commands in `setup`.
 
         Where only a player without another move may pass, the engine is not told of passes: some refuse them.
         """
         super().__init__(command)
-        self._notation, self._timeout_s, self._number = notation, timeout_s, 0
-        self._passes_are_forced = passes_are_forced
+        self._notation, self._passes_are_forced, self._number = notation, passes_are_forced, 0
         try:
             for line in setup:
                 self.ask(line)
@@ -338,16 +335,12 @@ class GtpEngine(LineProcess):
         """The answer to a command, without `=`."""
         self._number += 1
         self.send(f"{self._number} {command}")
-        deadline = time.monotonic() + self._timeout_s
+        lines = self.answer(command)
         # Other output before the line that begins the answer is skipped.
-        lines = [self.receive(deadline, command)]
-        while lines[0][:1] not in ("=", "?"):
-            lines = [self.receive(deadline, command)]
-        while lines[-1]:
-            lines.append(self.receive(deadline, command))
-        answer = GtpAnswer.parse(lines[:-1])
+        first = next(line for line in lines if line.startswith(("=", "?")))
+        answer = GtpAnswer.parse([first, *takewhile(bool, lines)])
         if answer.number != str(self._number):
-            raise EngineFailed(f"{self.name} answered another command than '{command}': '{lines[0][:80]}'")
+            raise EngineFailed(f"{self.name} answered another command than '{command}': '{first[:80]}'")
         if answer.failed:
             raise EngineFailed(f"{self.name} refused '{command}': {answer.text[:200]}")
         return answer.text
@@ -368,19 +361,17 @@ class GtpEngine(LineProcess):
 class UciEngine(LineProcess):
     """An engine for chess or shogi. It gets the whole game before each of its moves, so it can serve several games."""
 
-    def __init__(
-        self, command: Sequence[str], notation: LineNotation, setup: Iterable[str], timeout_s: float, protocol: str
-    ) -> None:
+    def __init__(self, command: Sequence[str], notation: LineNotation, setup: Iterable[str], protocol: str) -> None:
         """Starts the engine, which speaks `protocol`, `uci` or `usi`, and sends it the lines in `setup`.
 
-        A line with `go` is sent for each move instead, by default `go nodes` with `NODES`; `timeout_s` limits the wait
-        for each answer. An option that the engine does not offer is an error.
+        A line with `go` is sent for each move instead, by default `go nodes` with `NODES`. An option that the engine
+        does not offer is an error.
         """
         super().__init__(command)
-        self._notation, self._timeout_s, self._protocol, self._go = notation, timeout_s, protocol, f"go nodes {NODES}"
+        self._notation, self._go = notation, f"go nodes {NODES}"
         try:
             self.send(protocol)
-            offered = self._lines_to(f"{protocol}ok", protocol)
+            offered = [*takewhile(lambda line: line.split()[:1] != [f"{protocol}ok"], self.answer(protocol))]
             for line in setup:
                 first, *words = line.split()
                 if first == "go":
@@ -392,7 +383,7 @@ class UciEngine(LineProcess):
                         raise EngineFailed(f"{self.name} has no option '{name}'")
                 self.send(line)
             self.send("isready")
-            self._lines_to("readyok", "isready")
+            self._line_with("readyok", "isready")
             self.send("usinewgame" if protocol == "usi" else "ucinewgame")
         except EngineFailed:
             self.close()
@@ -402,21 +393,16 @@ class UciEngine(LineProcess):
         """The engine's move, or `GIVES_UP` if it resigns."""
         self.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
         self.send(self._go)
-        _, *answer = self._lines_to("bestmove", "go")[-1].split()
+        _, *answer = self._line_with("bestmove", "go").split()
         name = answer[0] if answer else "nothing"
         if name == "resign":
             return GIVES_UP
         with notation_errors(EngineFailed, "its answer to go is not a move"):
             return self._notation.action(turn.state, name)
 
-    def _lines_to(self, word: str, question: str) -> list[str]:
-        """The lines up to the one that begins with `word`."""
-        deadline, lines = time.monotonic() + self._timeout_s, [""]
-        while lines[-1].split()[:1] != [word]:
-            line = self.receive(deadline, question)
-            # The options are looked for in all lines; of a search, which writes many, only the last one counts.
-            lines = [*lines, line] if question == self._protocol else [line]
-        return lines
+    def _line_with(self, word: str, question: str) -> str:
+        """The line of the answer that begins with `word`."""
+        return next(line for line in self.answer(question) if line.split()[:1] == [word])
 
 
 _GNUBG_SETUP = (
@@ -443,10 +429,10 @@ class GnubgEngine(LineProcess):
     A turn is several actions: those that it has not played yet wait in `planned`, which all processes share.
     """
 
-    def __init__(self, command: Sequence[str], plies: int, planned: OrderedDict[bytes, int], timeout_s: float) -> None:
-        """Starts the program, which looks `plies` ahead; `timeout_s` limits the wait for each answer."""
+    def __init__(self, command: Sequence[str], plies: int, planned: OrderedDict[bytes, int]) -> None:
+        """Starts the program, which looks `plies` ahead."""
         super().__init__(command)
-        self._planned, self._timeout_s = planned, timeout_s
+        self._planned = planned
         try:
             for line in (*_GNUBG_SETUP, f"set evaluation chequerplay evaluation plies {plies}"):
                 self.send(line)
@@ -478,9 +464,7 @@ class GnubgEngine(LineProcess):
         """The best move, such as `8/5 6/5`."""
         checkers = [board[BAR], *board[POINTS - 1 :: -1], board[BAR + 1]]
         self.send(f"set turn 1\nset board simple {' '.join(map(str, checkers))}\nset dice {dice[0]} {dice[1]}\nhint 1")
-        deadline = time.monotonic() + self._timeout_s
-        while (found := _GNUBG_HINT.search(self.receive(deadline, "hint"))) is None:
-            pass
+        found = next(filter(None, map(_GNUBG_HINT.search, self.answer("hint"))))
         return found[1] or ""
 
 

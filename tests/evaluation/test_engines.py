@@ -21,6 +21,7 @@ from podzero.core.errors import ConfigError
 from podzero.envs import make_env
 from podzero.envs.boards.backgammon import START
 from podzero.envs.notation import notation_of
+from podzero.evaluation import engines
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.engines import (
     LONGEST_LINE,
@@ -76,12 +77,12 @@ def fake(env, tmp_path):
     """Makes a contestant of one process that misbehaves once; it lists the processes that were started."""
     made = []
 
-    def make(behaviour, timeout_s=20.0):
+    def make(behaviour):
         command = (sys.executable, FAKE, "gtp", behaviour, str(tmp_path / "marker"))
         pids = []
 
         def start():
-            engine = GtpEngine(command, notation_of(env.spec), (), timeout_s)
+            engine = GtpEngine(command, notation_of(env.spec), ())
             pids.append(engine.pid)
             return engine
 
@@ -138,8 +139,10 @@ def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fa
 
 
 @pytest.mark.parametrize("behaviour", ["hangs", "crashes", "chatters", "nonsense", "illegal"])
-def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fake, behaviour, caplog):
-    contestant, pids = fake(behaviour, timeout_s=3.0 if behaviour in ("hangs", "chatters") else 20.0)
+def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fake, behaviour, caplog, monkeypatch):
+    if behaviour in ("hangs", "chatters"):
+        monkeypatch.setattr(engines, "MOVE_TIMEOUT_S", 3.0)
+    contestant, pids = fake(behaviour)
     games = list(chain.from_iterable(arena.pairs(RandomPlayer(env), contestant, 4, jax.random.key(1))))
     lost = [game for game in games if game.end == "given up"]
     assert [(game.first, game.points) in (("random", 1.0), ("fake", 0.0)) for game in lost] == [True]
@@ -177,12 +180,12 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
         time.sleep(0.05)
     time.sleep(0.5)
     assert written.stat().st_size <= WAITING_LINES + 5  # a few are in the pipe
-    assert len(process.receive(deadline, "go")) <= LONGEST_LINE
+    assert len(next(process.answer("go"))) <= LONGEST_LINE
     process.close()
 
 
 def test_the_message_of_an_engine_that_ends_quotes_its_last_words(tmp_path, env):
-    engine = GtpEngine((sys.executable, FAKE, "gtp", "crashes", str(tmp_path / "m")), notation_of(env.spec), (), 20.0)
+    engine = GtpEngine((sys.executable, FAKE, "gtp", "crashes", str(tmp_path / "m")), notation_of(env.spec), ())
     with pytest.raises(EngineFailed, match=r"ended \(1\).*out of paper"):
         engine.best(turn_after(env, []))
 
@@ -201,13 +204,13 @@ def test_an_engine_of_othello_is_not_told_of_passes(tmp_path):
 def test_an_engine_that_refuses_its_set_up_cannot_play(tmp_path, env):
     command = (sys.executable, FAKE, "gtp", "behaves", str(tmp_path / "m"))
     with pytest.raises(EngineFailed, match="refused 'refused': no"):
-        GtpEngine(command, notation_of(env.spec), ("refused",), 20.0)
+        GtpEngine(command, notation_of(env.spec), ("refused",))
 
 
 def test_a_uci_engine_without_an_option_cannot_play(tmp_path):
     command = (sys.executable, FAKE, "uci", "behaves", str(tmp_path / "m"))
     with pytest.raises(EngineFailed, match="no option 'Skill Level'"):
-        UciEngine(command, None, ["setoption name Skill Level value 3"], 20.0, "uci")
+        UciEngine(command, None, ["setoption name Skill Level value 3"], "uci")
 
 
 @pytest.mark.parametrize(
@@ -346,10 +349,10 @@ def move_of(contestant, turn):
     return sorted(actions, reverse=True)
 
 
-def gnubg(behaviour, tmp_path, timeout_s=20.0):
+def gnubg(behaviour, tmp_path):
     """A contestant of one process."""
     command, planned = (sys.executable, FAKE, "gnubg", behaviour, str(tmp_path / "marker")), OrderedDict()
-    return EngineContestant("fake", lambda: GnubgEngine(command, 0, planned, timeout_s), processes=1)
+    return EngineContestant("fake", lambda: GnubgEngine(command, 0, planned), processes=1)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from untrained_agents import write_untrained
 
 from podzero.core.errors import ConfigError
+from podzero.evaluation import engines
 from podzero.evaluation.engines import GtpEngine
 from podzero.files.players import game_to_play
 from podzero.tools.play.engine import make_parts, serve
@@ -61,14 +62,15 @@ def test_python_chess_analyses_with_an_untrained_network(untrained):
 
 
 @pytest.mark.slow
-def test_gnugo_and_podzero_play_a_whole_game():
+def test_gnugo_and_podzero_play_a_whole_game(monkeypatch):
+    monkeypatch.setattr(engines, "MOVE_TIMEOUT_S", LONGEST_S)
     gnugo = shutil.which("gnugo", path=os.pathsep.join([os.environ["PATH"], "/usr/games"]))
     if gnugo is None:
         missing = "the program gnugo is not installed: apt-get install gnugo"
         pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
     rules = ("--chinese-rules", "--positional-superko", "--capture-all-dead")
-    theirs = GtpEngine((gnugo, "--mode", "gtp", "--level", "1", *rules), None, (), LONGEST_S)
-    ours = GtpEngine((PODZERO, "engine", "mcts:2", "--protocol", "gtp", "--game", "go_9x9"), None, (), LONGEST_S)
+    theirs = GtpEngine((gnugo, "--mode", "gtp", "--level", "1", *rules), None, ())
+    ours = GtpEngine((PODZERO, "engine", "mcts:2", "--protocol", "gtp", "--game", "go_9x9"), None, ())
     for engine in (ours, theirs):
         for line in ("boardsize 9", "komi 7.5", "clear_board", "time_settings 600 0 0"):
             engine.ask(line)
