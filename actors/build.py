@@ -218,9 +218,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
     env = make_env(experiment.env)
     fold, inference = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, inference.apply), experiment.env.discount)
-    search = make_search(experiment.search, model)
-    targets = (experiment.has_auxiliary_heads, experiment.predicts_ownership)
-    return position_reanalysis(env, search, experiment.actors, seed, *targets), jax.jit(fold)
+    return position_reanalysis(experiment, env, make_search(experiment.search, model), seed), jax.jit(fold)
 
 
 def check_own_search(experiment: Experiment, spec: EnvSpec) -> None:

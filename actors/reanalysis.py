@@ -14,7 +14,7 @@ from podzero.actors.clients import ActorLoop
 from podzero.actors.core import explore
 from podzero.actors.environments import window_priorities
 from podzero.actors.targets import outcome_classes, value_targets
-from podzero.config import ActorsConfig, Experiment
+from podzero.config import Experiment
 from podzero.config.samples import stored_observations, windows_of
 from podzero.core.protocols import BatchedSearch, Env
 from podzero.core.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
@@ -26,18 +26,12 @@ Reanalyse = Callable[[Params, int, int, Any], Sample | Window]
 into the PRNG key, must differ between batches."""
 
 
-def position_reanalysis(
-    env: Env,
-    search: BatchedSearch,
-    config: ActorsConfig,
-    seed: int,
-    auxiliary_targets: bool = False,
-    ownership: bool = False,
-) -> Reanalyse:
+def position_reanalysis(experiment: Experiment, env: Env, search: BatchedSearch, seed: int) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are renewed, outcome and lambda-return
     stay those of the game as it was played.
     """
-    key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
+    key, config = jax.random.key(seed), experiment.actors
+    like = jax.eval_shape(env.init, jax.random.key(0))
 
     @jax.jit
     def search_positions(params: Params, index: Array, packed: Array) -> tuple[SearchResult, View]:
@@ -57,12 +51,12 @@ def position_reanalysis(
             version=np.full(len(states.outcome), version, np.int32),
             state=states.state,
         )
-        if auxiliary_targets:
+        if experiment.has_auxiliary_heads:
             # Stored positions do not tell how long their games lasted, how they ended, or which action followed.
             unknown = np.full(len(states.outcome), -1, np.int32)
             outcome = outcome_classes(states.outcome, states.truncated)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
-            if ownership:
+            if experiment.predicts_ownership:
                 samples = samples._replace(ownership=np.full((len(unknown), env.spec.squares), -1, np.int8))
         return samples
 

@@ -201,6 +201,11 @@ def played():
     return games
 
 
+def playing(**actors):
+    """An experiment with these settings of self-play."""
+    return parse({"name": "played", "env": {"name": "tic_tac_toe"}, "actors": actors}, "test")
+
+
 def fake_search(roots_to_result):
     """A search whose results are a function of the views."""
 
@@ -213,7 +218,7 @@ def fake_search(roots_to_result):
 def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
     """The parameters that played prefer a corner; the new ones prefer the centre, where it is legal."""
     search = make_search(SearchConfig(simulations=1, max_considered_actions=1), rules_model(BOARD, constant))
-    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, noise=0.0), seed=0)
+    reanalyse = position_reanalysis(playing(root_value_weight=0.25, noise=0.0), BOARD, search, seed=0)
     for game in played[:2]:
         found = reanalyse((4, 0.0), 17, 1, game.states)
         old, new = game.samples, found
@@ -238,20 +243,20 @@ def uniform(params, views):
 def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
     """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
     the second -1. With the new root value 0.5: 0.25 * 0.5 + 0.75 * 0.7 = 0.65 and 0.125 - 0.75 = -0.625."""
-    config = ActorsConfig(games=1, td_lambda=0.5, root_value_weight=0.25)
+    experiment = playing(games=1, td_lambda=0.5, root_value_weight=0.25)
     state = jax.jit(lambda key: pack_states(jax.vmap(BOARD.init)(key[None])))(jax.random.key(0))
-    assembler = GameAssembler(config)
+    assembler = GameAssembler(experiment.actors)
     for player, value in ((0, 0.3), (1, -0.4)):
         made = move([player == 1], player=player, rewards=[[player, -player]])
         made = made._replace(state=np.asarray(state), value=np.float32([value]))
         games = list(assembler.add(made, version=3))
-    found = position_reanalysis(BOARD, fake_search(uniform), config, seed=0)(0.5, 17, 1, games[0].states)
+    found = position_reanalysis(experiment, BOARD, fake_search(uniform), seed=0)(0.5, 17, 1, games[0].states)
     np.testing.assert_allclose(games[0].states.lambda_return, [0.7, -1.0], rtol=1e-6)
     np.testing.assert_allclose(found.value_target, [0.65, -0.625], rtol=1e-6)
 
 
 def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
-    reanalyse = position_reanalysis(BOARD, fake_search(uniform), ActorsConfig(root_value_weight=0.25), seed=0)
+    reanalyse = position_reanalysis(playing(root_value_weight=0.25), BOARD, fake_search(uniform), seed=0)
     for game in played[:2]:
         found = reanalyse(0.5, 17, 1, game.states)
         np.testing.assert_allclose(found.value_target, 0.75 * game.samples.value_target + 0.125, rtol=1e-6)
@@ -261,7 +266,7 @@ def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
 def test_the_outcome_of_a_truncated_game_stays_unknown(played):
     states = played[0].states._replace(truncated=np.arange(len(played[0].states.outcome)) == 0)
     search = make_search(SearchConfig(simulations=2), rules_model(BOARD, constant))
-    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(), seed=0, auxiliary_targets=True)
+    reanalyse = position_reanalysis(playing().changed(network={"auxiliary": True}), BOARD, search, seed=0)
     found = reanalyse((4, 0.0), 17, 1, states).outcome
     assert found[0] == -1
     np.testing.assert_array_equal(found[1:], np.sign(states.outcome[1:]) + 1)
@@ -275,8 +280,8 @@ def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scal
         noise = exploration.noise * jax.random.uniform(key, exploration.noise.shape)
         return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
 
-    config = ActorsConfig(root_value_weight=1.0, noise=scale)
-    reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states
+    experiment = playing(root_value_weight=1.0, noise=scale)
+    reanalyse, states = position_reanalysis(experiment, BOARD, noisy, seed=0), played[0].states
     first, equal, other = (reanalyse(None, 1, index, states).value_target for index in (1, 1, 2))
     np.testing.assert_array_equal(first, equal)
     assert first.max() <= scale
