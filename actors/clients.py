@@ -171,10 +171,9 @@ class EpisodeMetrics:
     def flush(self, failures: int = 0) -> dict[str, float]:
         """The metrics since the last call; `failures` is the number of episodes that have failed so far."""
         sums = self._sums
-        metrics = {f"count/{name}": float(sums[name]) for name in ("moves", "evaluations", "samples", "games")} | {
-            "count/failed_episodes": float(failures - self._failures),
-            "acting/version": float(self._version),
-        }
+        metrics = {f"count/{name}": float(sums[name]) for name in ("moves", "evaluations", "samples", "games")}
+        metrics["count/failed_episodes"] = float(failures - self._failures)
+        metrics["acting/version"] = float(self._version)
         if games := sums["games"]:
             metrics["acting/mean_return"] = sums["returns"] / games
             metrics["acting/steps_per_episode"] = sums["lengths"] / games
@@ -186,11 +185,10 @@ class EpisodeMetrics:
 class SelfPlayMetrics:
     """Accumulates the metrics of self-play between two reports."""
 
-    def __init__(self, experiment: Experiment, failures: int = 0) -> None:
-        """`failures` is the number of games on the host that have failed so far."""
+    def __init__(self, experiment: Experiment) -> None:
         self._games = experiment.actors.games
-        self._evaluations_per_move = 1 + experiment.search.simulations
-        self._failures = failures
+        self._evaluations = self._games * (1 + experiment.search.simulations)
+        self._failures = 0
         self._sums: Counter[str] = Counter()
         self._newest = {"abs_root_value": 0.0, "version": 0.0}
         self._warned = False
@@ -202,7 +200,8 @@ class SelfPlayMetrics:
         """
         samples = int(np.sum(played.samples))
         plies = samples if plies is None else plies
-        self._sums.update(moves=moves, samples=samples, plies=plies, games=int(np.sum(played.games)))
+        self._sums.update(moves=moves * self._games, evaluations=moves * self._evaluations)
+        self._sums.update(samples=samples, plies=plies, games=int(np.sum(played.games)))
         self._newest |= {"abs_root_value": float(np.mean(played.abs_root_value)), "version": float(version)}
         if played.depth is not None:
             self._newest["depth"] = float(np.mean(played.depth))
@@ -220,13 +219,9 @@ class SelfPlayMetrics:
     def flush(self, failures: int = 0) -> dict[str, float]:
         """The metrics since the last call; `failures` is the number of games on the host that have failed so far."""
         sums = self._sums
-        metrics = {
-            "count/moves": float(sums["moves"] * self._games),
-            "count/evaluations": float(sums["moves"] * self._games * self._evaluations_per_move),
-            "count/games": float(sums["games"]),
-            "count/samples": float(sums["samples"]),
-            "count/failed_episodes": float(failures - self._failures),
-        } | {f"selfplay/{name}": value for name, value in self._newest.items()}
+        metrics = {f"count/{name}": float(sums[name]) for name in ("moves", "evaluations", "samples", "games")}
+        metrics["count/failed_episodes"] = float(failures - self._failures)
+        metrics |= {f"selfplay/{name}": value for name, value in self._newest.items()}
         if sums["games"]:
             metrics["selfplay/plies_per_game"] = sums["plies"] / sums["games"]
             if "resigned" in sums:

@@ -47,7 +47,7 @@ class SelfPlayActor(ActorLoop):
         self._opposed = OpposedGames(self.core, games, opponents) if opponents else None
         self._move = self._opposed.move if self._opposed else jax.jit(self.core.move, donate_argnums=1)
         self._faults = faults_of(self.experiment.env)
-        self._metrics = SelfPlayMetrics(self.experiment, self._faults.total)
+        self._metrics = SelfPlayMetrics(self.experiment)
         per_item = self.experiment.replay.samples_per_item
         self._shuffler: SampleShuffler[Positions] = SampleShuffler(per_item, [self.seed, 1])
 
