@@ -148,8 +148,7 @@ class ServerClient:
         """The server's answer to a request."""
         assert self._socket is not None
         number = next(self._numbers)
-        frames = messages.request_frames(number, rows)
-        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=messages.copies(frames))
+        self._socket.send_multipart(messages.request_frames(number, rows), zmq.NOBLOCK, copy=False)
         due = self._answer_due()
         while True:
             answer = messages.read_answer(self._receive(messages.ANSWER, *due), self._hello.identity.outputs)
@@ -186,7 +185,7 @@ class ServerClient:
     def _greet(self, deadline: float) -> None:
         """Connects to the server, which must have parameters."""
         self._disconnect()
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket = zmq.Context.instance().socket(zmq.DEALER, copy_threshold=messages.LARGE)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IDENTITY, self._id)
         self._socket.connect(self._address)

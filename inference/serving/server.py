@@ -193,7 +193,7 @@ class InferenceServer:
         # ZeroMQ's sockets are for one thread: others wake its poll through this descriptor.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._stopping = threading.Event()
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER, copy_threshold=messages.LARGE)
         self._socket.setsockopt(zmq.LINGER, 0)
         # A client that reconnects replaces its old connection.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -292,7 +292,7 @@ class InferenceServer:
 
     def _send(self, client: bytes, frames: list[Any]) -> None:
         """Sends without waiting; a ROUTER socket drops messages to clients that are gone or do not read."""
-        self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=messages.copies(frames))
+        self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=False)
 
     def _watch(self) -> None:
         """Reports every few seconds; fails if a batch hangs."""

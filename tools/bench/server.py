@@ -25,11 +25,11 @@ from podzero.inference.serving import Hello, InferenceServer, ServerClient, iden
 from podzero.inference.serving.messages import (
     ANSWER,
     HELLO,
+    LARGE,
     Answer,
     Identity,
     Welcome,
     answer_frames,
-    copies,
     encoding_of,
     hello_frames,
     request_frames,
@@ -163,7 +163,7 @@ def _serve_stand_in(
 
 def serve_echo(identity: Identity, parent: Connection) -> None:
     """In the child: answers each request at once with zeros, and does nothing else."""
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER, copy_threshold=LARGE)
     address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
     parent.send(address)
     answers: dict[int, np.ndarray[Any, Any]] = {}
@@ -178,7 +178,7 @@ def serve_echo(identity: Identity, parent: Connection) -> None:
         count = len(data[0]) // identity.row_bytes
         zeros = answers.setdefault(count, np.zeros((count, identity.outputs), np.float32))
         frames = answer_frames(Answer(int.from_bytes(head, "little"), 0, zeros))
-        socket.send_multipart([client, *frames], copy=copies(frames))
+        socket.send_multipart([client, *frames], copy=False)
 
 
 def _measured(
@@ -218,7 +218,7 @@ def positions_per_s(
     poller = zmq.Poller()
     frames = {}
     for number in range(connections):
-        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER, copy_threshold=LARGE)
         # By default messages that no server takes keep the process from ending.
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(address)
@@ -237,7 +237,7 @@ def positions_per_s(
         for socket, _ in poller.poll(round(1000 * min(1.0, max(end_s - now, POLL_S)))):
             kind, *_ = socket.recv_multipart()
             answers += kind == ANSWER
-            socket.send_multipart(frames[socket], copy=copies(frames[socket]))
+            socket.send_multipart(frames[socket], copy=False)
     for socket in frames:
         socket.close()
     return answers * request / (now - began)
