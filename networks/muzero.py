@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import haiku as hk
@@ -106,15 +106,6 @@ def _variance_scaling(scale: float) -> hk.initializers.Initializer:
     return hk.initializers.VarianceScaling(scale, "fan_in", "truncated_normal")  # type: ignore[no-untyped-call]
 
 
-class _Parts(NamedTuple):
-    """The functions of a `ModelNetwork` that have parameters, in the form that Haiku's `multi_transform` takes."""
-
-    represent: Callable[..., jax.Array]
-    predict: Callable[..., tuple[jax.Array, jax.Array]]
-    dynamics: Callable[..., tuple[jax.Array, jax.Array]]
-    project: Callable[..., jax.Array]
-
-
 def model_network(
     represent: Callable[[Array], jax.Array],
     predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
@@ -129,18 +120,18 @@ def model_network(
     statistics that are part of the parameters, as `ModelNetwork.observe`; None if there are none.
     """
 
-    def modules() -> tuple[Callable[[Array, Array], Any], _Parts]:
-        parts = _Parts(
-            hk.to_module(represent)("representation"),
-            hk.to_module(predict)("prediction"),
-            hk.to_module(dynamics)("dynamics"),
-            partial(projected, width=config.projection),
-        )
+    def modules() -> tuple[Callable[[Array, Array], Any], dict[str, Callable[..., Any]]]:
+        parts: dict[str, Callable[..., Any]] = {
+            "represent": hk.to_module(represent)("representation"),
+            "predict": hk.to_module(predict)("prediction"),
+            "dynamics": hk.to_module(dynamics)("dynamics"),
+            "project": partial(projected, width=config.projection),
+        }
 
         # `init` traces this function, so it must create every parameter.
         def all_of_them(observation: Array, action: Array) -> Any:
-            latent = parts.represent(observation)
-            return parts.predict(latent), parts.dynamics(latent, action), parts.project(latent, True)
+            latent = parts["represent"](observation)
+            return parts["predict"](latent), parts["dynamics"](latent, action), parts["project"](latent, True)
 
         return all_of_them, parts
 
@@ -153,7 +144,7 @@ def model_network(
 
     return ModelNetwork(
         init=init,
-        **transformed.apply._asdict(),
+        **transformed.apply,
         encode=partial(encode, support=config.support),
         decode=partial(decode, support=config.support),
         observe=observe or (lambda params, observations: params),
