@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from scipy import special
 
 from podzero.core.protocols import Env
 from podzero.core.types import Array, EnvState
@@ -176,15 +177,10 @@ def agreement(reference: Rows, quantized: Rows, legal: Rows) -> Agreement:
     if not open_.any():
         return Agreement(math.nan, math.nan, math.nan)
     reference, quantized, legal = reference[open_], quantized[open_], legal[open_]
-    log_p, log_q = _log_policy(reference[:, :-1], legal), _log_policy(quantized[:, :-1], legal)
+    masked = (np.where(legal, each[:, :-1], _ILLEGAL) for each in (reference, quantized))
+    log_p, log_q = (special.log_softmax(logits, axis=1) for logits in masked)
     return Agreement(
         policy_kl=float(np.mean(np.sum(np.where(legal, np.exp(log_p) * (log_p - log_q), 0.0), axis=1))),
         value_error=float(np.mean(np.abs(reference[:, -1] - quantized[:, -1]))),
         same_move=float(np.mean(log_p.argmax(axis=1) == log_q.argmax(axis=1))),
     )
-
-
-def _log_policy(logits: Rows, legal: Rows) -> Rows:
-    """Log-probabilities `[N, A]`, large negative numbers for illegal actions."""
-    masked: Rows = np.where(legal, logits, _ILLEGAL)
-    return masked - np.logaddexp.reduce(masked, axis=1, keepdims=True)

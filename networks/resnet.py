@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from podzero.config import NestedConfig, ResNetConfig
 from podzero.core.types import EnvSpec, Network, Params, ValuesFrom
@@ -148,8 +149,5 @@ class Layer(NamedTuple):
 
 def layers_of(params: Params) -> dict[str, Layer]:
     """The layers of a folded ResNet, by names such as `stem`, `block_0/conv_1`, `heads/policy_logits`."""
-    leaves: dict[str, dict[str, Any]] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        *modules, kind = (str(entry.key) for entry in path)
-        leaves.setdefault("/".join(modules), {})[kind] = leaf
-    return {name: Layer(**layer) for name, layer in leaves.items()}
+    found = traverse_util.flatten_dict(params, is_leaf=lambda _, node: "kernel" in node, sep="/")  # type: ignore[no-untyped-call]
+    return {name: Layer(**layer) for name, layer in found.items()}
