@@ -16,7 +16,7 @@ from podzero.core.errors import ConfigError, described
 from podzero.core.protocols import Env, JaxGame
 from podzero.core.types import Array, EnvSpec, EnvState, Symmetry, View
 from podzero.envs.faults import Violation
-from podzero.envs.packing import packed_bytes
+from podzero.envs.packing import packed_bytes, plain
 
 
 class ChanceGame(JaxGame, Protocol):
@@ -319,9 +319,7 @@ def _differ(before: EnvState, after: EnvState) -> Array:
     """`[B]` bool, whether states differ."""
 
     def one(left: Array, right: Array) -> Array:
-        if jnp.issubdtype(left.dtype, jax.dtypes.prng_key):
-            left, right = jax.random.key_data(left), jax.random.key_data(right)
-        return jnp.any((left != right).reshape(left.shape[0], -1), axis=1)
+        return jnp.any((plain(left) != plain(right)).reshape(left.shape[0], -1), axis=1)
 
     return jnp.stack(jax.tree.leaves(jax.tree.map(one, before, after))).any(axis=0)
 

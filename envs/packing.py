@@ -23,7 +23,7 @@ def pack_states(states: EnvState) -> jax.Array:
 
     A row is the concatenation of the leaves in tree order: bools as bits, others in the byte order of the machine.
     """
-    return jnp.concatenate([to_bytes(_plain(leaf), jnp) for leaf in jax.tree.leaves(states)], axis=1)
+    return jnp.concatenate([to_bytes(plain(leaf), jnp) for leaf in jax.tree.leaves(states)], axis=1)
 
 
 def unpack_states(rows: Array, like: EnvState) -> EnvState:
@@ -56,18 +56,19 @@ def from_bytes(rows: Any, shape: Sequence[int], dtype: Any, xp: Any) -> Any:
     return flat.reshape(len(rows), *shape)
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf, or its shape, is of PRNG keys."""
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def _plain(leaf: Array) -> jax.Array:
+def plain(leaf: Array) -> jax.Array:
     """The leaf as an array; for PRNG keys the key data."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+    return jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
 
 
 def _form(like: Any) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of `_plain` of a leaf, or of its shape."""
-    form: jax.ShapeDtypeStruct = jax.eval_shape(_plain, like)
+    """The shape and dtype of `plain` of a leaf, or of its shape."""
+    form: jax.ShapeDtypeStruct = jax.eval_shape(plain, like)
     return form
 
 
@@ -75,7 +76,7 @@ def _restored(rows: jax.Array, like: Any) -> jax.Array:
     """The leaf of B states from `[B, bytes]`."""
     form = _form(like)
     data: jax.Array = from_bytes(rows, form.shape, form.dtype, jnp)
-    return jax.random.wrap_key_data(data, impl=_key_impl(like)) if _is_key(like) else data
+    return jax.random.wrap_key_data(data, impl=_key_impl(like)) if is_key(like) else data
 
 
 def _key_impl(like: Any) -> Any:

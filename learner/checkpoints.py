@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from podzero.core.errors import PodzeroError
+from podzero.envs.packing import is_key, plain
 from podzero.files import storage
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
@@ -116,7 +117,7 @@ class LearnerCheckpoints:
 
         def restored(name: str, leaf: Any) -> jax.Array:
             found: jax.Array = leaves[name]
-            return jax.random.wrap_key_data(found) if _is_key(leaf) else found
+            return jax.random.wrap_key_data(found) if is_key(leaf) else found
 
         state: TrainState = map_named(restored, like)
         return state
@@ -158,11 +159,7 @@ def _mend_tensorstore() -> None:
 
 def _stored(state: TrainState) -> dict[str, Any]:
     """The leaves by name, with PRNG keys as raw arrays."""
-    return {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named_leaves(state).items()}
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    return {name: plain(leaf) for name, leaf in named_leaves(state).items()}
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
