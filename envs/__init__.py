@@ -17,8 +17,13 @@ from podzero.envs.jax_game import DrawnState as DrawnState
 from podzero.envs.jax_game import GameOfChance as GameOfChance
 from podzero.envs.jax_game import JaxSimulator as JaxSimulator
 from podzero.envs.notation import notation_for as notation_for
+from podzero.envs.packing import SamplePacking as SamplePacking
+from podzero.envs.packing import Stored as Stored
+from podzero.envs.packing import holds_states as holds_states
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import packed_bytes as packed_bytes
+from podzero.envs.packing import sample_packing as sample_packing
+from podzero.envs.packing import state_packing as state_packing
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.registry import check_env as check_env
 from podzero.envs.registry import check_values as check_values
@@ -29,11 +34,6 @@ from podzero.envs.registry import rendering as rendering
 from podzero.envs.registry import spec_of as spec_of
 from podzero.envs.replaying import SimulatorReplay as SimulatorReplay
 from podzero.envs.replaying import renders as renders
-from podzero.envs.sample_packing import SamplePacking as SamplePacking
-from podzero.envs.sample_packing import Stored as Stored
-from podzero.envs.sample_packing import holds_states as holds_states
-from podzero.envs.sample_packing import sample_packing as sample_packing
-from podzero.envs.sample_packing import state_packing as state_packing
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
