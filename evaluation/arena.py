@@ -80,7 +80,22 @@ class Arena:
             opening_plies = 0 if repeat else OPENING_PLIES
         opening_key, play_key = jax.random.split(key)
         starts = self.openings(openings, opening_plies, opening_key, repeat, () if repeat else known)
-        return self._play_out(starts, (first, second), play_key, keep_going, report) if len(starts.moves) else []
+        if not len(starts.moves):
+            return []
+        view = jax.device_get(self._view(starts.states))
+        halves = [_Half(opens, starts, view) for opens in (True, False)]
+        plies = starts.moves.shape[1]
+        while running := [half for half in halves if not half.over.all()]:
+            if not keep_going():
+                raise Interrupted
+            for half in running:
+                play_key, move_key = jax.random.split(play_key)
+                self._play_ply(half, starts.states, (first, second), move_key)
+            plies += 1
+            report(sum(int(half.over.sum()) for half in halves), 2 * len(starts.moves), plies)
+        digests, names = _digests(view.observation), (first.name, second.name)
+        opened, replied = halves[0].games(names, digests), halves[1].games(names[::-1], digests)
+        return [PlayedPair(*pair) for pair in zip(opened, replied, strict=True)]
 
     def openings(
         self, count: int, plies: int, key: Array, repeat: bool = True, known: Collection[str] = ()
@@ -115,30 +130,6 @@ class Arena:
             open_ = np.array([row for row in open_ if digests[row] not in known], np.intp)
         chosen = np.resize(open_, count) if repeat else open_[:count]
         return Openings(self._take(states, chosen), moves[chosen], opener[chosen])
-
-    def _play_out(
-        self,
-        starts: Openings,
-        players: tuple[Contestant, Contestant],
-        key: Array,
-        keep_going: Callable[[], bool],
-        report: MatchReport,
-    ) -> list[PlayedPair]:
-        """The two games of each opening."""
-        view = jax.device_get(self._view(starts.states))
-        halves = [_Half(opens, starts, view) for opens in (True, False)]
-        plies = starts.moves.shape[1]
-        while running := [half for half in halves if not half.over.all()]:
-            if not keep_going():
-                raise Interrupted
-            for half in running:
-                key, move_key = jax.random.split(key)
-                self._play_ply(half, starts.states, players, move_key)
-            plies += 1
-            report(sum(int(half.over.sum()) for half in halves), 2 * len(starts.moves), plies)
-        digests, names = _digests(view.observation), (players[0].name, players[1].name)
-        opened, replied = halves[0].games(names, digests), halves[1].games(names[::-1], digests)
-        return [PlayedPair(*pair) for pair in zip(opened, replied, strict=True)]
 
     def _play_ply(self, half: _Half, starts: EnvState, players: tuple[Contestant, Contestant], key: Array) -> None:
         """Plays one ply of all games of a half that are not over."""
