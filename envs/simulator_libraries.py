@@ -266,6 +266,7 @@ class GymnasiumSimulator:
         """See `Simulator`."""
         observation, info = self._interface.after_reset(self._env, self._env.reset(seed=seed))
         self._store(observation, info)
+        self._reward, self._terminated, self._truncated = 0.0, False, False
 
     def step(self, action: int) -> None:
         """See `Simulator`."""
@@ -273,7 +274,9 @@ class GymnasiumSimulator:
         if self._random_state is not None:
             self._env.np_random.bit_generator.state = self._random_state
         seen = self._interface.after_step(self._env, self._env.step(action))
-        self._store(seen.observation, seen.info, float(seen.reward), bool(seen.terminated), bool(seen.truncated))
+        self._store(seen.observation, seen.info)
+        self._reward = float(seen.reward)
+        self._terminated, self._truncated = bool(seen.terminated), bool(seen.truncated)
 
     def legal_actions(self) -> list[int]:
         """See `Simulator`."""
@@ -316,16 +319,8 @@ class GymnasiumSimulator:
         twin._env = copy_of(self._env)
         return twin
 
-    def _store(
-        self,
-        observation: np.ndarray[Any, Any],
-        info: Mapping[str, Any],
-        reward: float = 0.0,
-        terminated: bool = False,
-        truncated: bool = False,
-    ) -> None:
+    def _store(self, observation: np.ndarray[Any, Any], info: Mapping[str, Any]) -> None:
         self._observation = np.array(observation)  # some environments reuse the array they returned
         self._legal = np.flatnonzero(info[MASK]).tolist() if MASK in info else self._all
-        self._reward, self._terminated, self._truncated = reward, terminated, truncated
         generator = getattr(self._env, "_np_random", None)
         self._random_state = None if generator is None else generator.bit_generator.state
