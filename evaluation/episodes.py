@@ -103,7 +103,7 @@ def random_policy(spec: EnvSpec) -> Policy:
     """Uniformly random legal actions."""
 
     def choose(key: Array, step: VectorStep) -> tuple[Array, None]:
-        generator = _generator(key)
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         if spec.masked:
             chosen = np.where(step.legal, generator.random(step.legal.shape), -1.0).argmax(axis=1)
             return chosen.astype(np.int32), None
@@ -117,10 +117,6 @@ def uniform_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[
     if spec.action_bounds is None:
         return generator.integers(spec.num_actions, size=shape, dtype=np.int32)
     return generator.uniform(-1.0, 1.0, (*shape, *spec.action_shape)).astype(np.float32)
-
-
-def _generator(key: Array) -> np.random.Generator:
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 SIDE_BY_SIDE = 64

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.actors import Opponent
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig, observes_komi
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, observes_komi
 from podzero.core.errors import ConfigError
 from podzero.core.machine import has_int8_instructions
 from podzero.core.protocols import Env
@@ -129,12 +129,8 @@ def snapshot_of(player: TrainedPlayer, network: Network | ModelNetwork) -> Versi
     return snapshot
 
 
-@lru_cache(maxsize=8)
-def _network_players(
-    env: Env, network: NetworkConfig, search: SearchConfig, discount: float, keep_nodes: bool
-) -> NetworkPlayers:
-    """Cached, so that two snapshots of a run share the compiled search."""
-    return NetworkPlayers(env, network, search, discount, keep_nodes)
+_network_players = lru_cache(maxsize=8)(NetworkPlayers)
+"""Cached, so that two snapshots of a run share the compiled search."""
 
 
 class Outlook(NamedTuple):
