@@ -89,11 +89,9 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
 
 def own_objective(config: OwnObjectiveConfig, objective: Objective, network: Network | ModelNetwork) -> Objective:
     """`objective` with the loss that `config.name` names."""
-    code = own_code(config, "learner.objective", offered=("objective", "network"))
-    made = code.make_function(
-        {"objective": objective, "network": network},
-        expected="loss(params, batch), see podzero.learner.objectives.Objective",
-    )
+    offered = {"objective": objective, "network": network}
+    code = own_code(config, "learner.objective", offered)
+    made = code.make_function(offered, "loss(params, batch), see podzero.learner.objectives.Objective")
 
     def loss(params: Params, batch: Batch) -> LossOutput:
         with code.running("its loss"):

@@ -307,11 +307,9 @@ def _result(config: SearchConfig, model: Model, tree: _Grown, policy: Array, act
 
 def own_search(algorithm: OwnAlgorithmConfig, config: SearchConfig, model: Model) -> BatchedSearch:
     """The search that `algorithm.name` names."""
-    code = own_code(algorithm, "search.algorithm", offered=("model", "config"))
-    made = code.make_function(
-        {"model": model, "config": config},
-        expected="search(params, key, roots, exploration), see podzero.core.protocols.BatchedSearch",
-    )
+    offered, protocol = {"model": model, "config": config}, "podzero.core.protocols.BatchedSearch"
+    code = own_code(algorithm, "search.algorithm", offered)
+    made = code.make_function(offered, f"search(params, key, roots, exploration), see {protocol}")
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         with code.running("its search"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -182,11 +182,11 @@ def signature_of(target: Any) -> Parameters:
 
 
 def own_code(
-    config: OwnPart, section: str, offered: Sequence[str], parameters_of: Callable[[Any], Parameters] = signature_of
+    config: OwnPart, section: str, offered: Collection[str], parameters_of: Callable[[Any], Parameters] = signature_of
 ) -> OwnCode:
     """Imports what `config.name` names, and checks the experiment's arguments against its parameters.
 
-    `section` is the dotted name of `config`; `offered` are the arguments that podzero passes to what takes them.
+    `section` is the dotted name of `config`; `offered` names the arguments that podzero passes to what takes them.
     """
     check_digest(config, f"{section}.name")
     target = import_named(config.place, f"{section}.name")
@@ -215,7 +215,7 @@ _first_digest = cache(file_digest)
 """The digest of a file when this process first asked for it."""
 
 
-def _check_arguments(code: OwnCode, offered: Sequence[str]) -> None:
+def _check_arguments(code: OwnCode, offered: Collection[str]) -> None:
     section, name, given = code.section, code.config.name, code.config.arguments
     kinds = [parameter.kind for parameter in code.parameters.values()]
     own = [key for key, each in code.parameters.items() if each.kind not in _REST and key not in offered]
