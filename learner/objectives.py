@@ -36,7 +36,7 @@ class Objective(NamedTuple):
     def taught_loss(self, params: Params, teacher: Params | None, step: Array, batch: Batch) -> LossOutput:
         """The loss of an augmented batch at a learner step, with the soft targets of the `teacher` parameters."""
         if self.soft_targets is not None:
-            batch = batch._replace(soft_targets=self.soft_targets(teacher, step, _positions(batch)))
+            batch = batch._replace(soft_targets=self.soft_targets(teacher, step, _samples_of(batch, Sample)))
         return self.loss(params, batch)
 
 
@@ -60,7 +60,7 @@ def alphazero_objective(network: Network, config: LearnerConfig, augment: Augmen
     """AlphaZero's loss on augmented positions."""
 
     def loss(params: Params, batch: Batch) -> LossOutput:
-        samples = _positions(batch)
+        samples = _samples_of(batch, Sample)
         output = alphazero_loss(network, config, params, samples, batch.weight, batch.soft_targets)
         # XLA merges this evaluation with that of the loss, whose operations it repeats.
         more = network.metrics(params, samples.observation) if network.metrics else {}
@@ -68,7 +68,7 @@ def alphazero_objective(network: Network, config: LearnerConfig, augment: Augmen
 
     return Objective(
         network.init,
-        augment=lambda key, batch: batch._replace(samples=augment(key, _positions(batch))),
+        augment=lambda key, batch: batch._replace(samples=augment(key, _samples_of(batch, Sample))),
         loss=loss,
         observe=lambda params, batch: params,
     )
@@ -78,11 +78,11 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
     """MuZero's loss on windows."""
 
     def loss(params: Params, batch: Batch) -> LossOutput:
-        return muzero_loss(network, config, value_weight, discount, params, _windows(batch), batch.weight)
+        return muzero_loss(network, config, value_weight, discount, params, _samples_of(batch, Window), batch.weight)
 
     def observe(params: Params, batch: Batch) -> Params:
         # Position 0 only: windows overlap, but each begins at another step of its episode.
-        return network.observe(params, _windows(batch).observation[:, 0])
+        return network.observe(params, _samples_of(batch, Window).observation[:, 0])
 
     return Objective(network.init, lambda key, batch: batch, loss, observe)
 
@@ -114,13 +114,8 @@ def _of_form(output: object, batch: Batch, where: str) -> LossOutput:
     return converted
 
 
-def _positions(batch: Batch) -> Sample:
-    assert isinstance(batch.samples, Sample)
-    return batch.samples
-
-
-def _windows(batch: Batch) -> Window:
-    assert isinstance(batch.samples, Window)
+def _samples_of[Kind: (Sample, Window)](batch: Batch, kind: type[Kind]) -> Kind:
+    assert isinstance(batch.samples, kind)
     return batch.samples
 
 
