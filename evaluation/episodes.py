@@ -63,12 +63,11 @@ def play_episodes(
     episodes: int,
     key: Array,
     keep_going: Callable[[], bool] = lambda: True,
-    max_steps: int = MAX_STEPS,
     watch: Callable[[VectorStep], None] = lambda step: None,
 ) -> EpisodesResult:
     """Plays `episodes` whole episodes, divided equally among the environments; repeats failed ones.
 
-    The environments are reset first, and left with episodes that are running. An episode longer than `max_steps` is cut
+    The environments are reset first, and left with episodes that are running. An episode longer than `MAX_STEPS` is cut
     off there, and its remaining steps count as the next episode. `watch` is called with the result of every step.
 
     Raises `Interrupted` once `keep_going` is false before a step, `EnvironmentFailed` after many failures in a row.
@@ -92,7 +91,7 @@ def play_episodes(
         # An episode starts with a step of its own, after the one that ended or failed.
         returns = np.where(step.started, 0.0, returns + step.reward)
         lengths = np.where(step.started, 0, lengths + 1)
-        counted = (step.terminated | step.truncated | (lengths >= max_steps)) & (left > 0)
+        counted = (step.terminated | step.truncated | (lengths >= MAX_STEPS)) & (left > 0)
         played += zip(returns[counted].tolist(), lengths[counted].tolist(), strict=True)
         left = left - counted
         returns, lengths = np.where(counted, 0.0, returns), np.where(counted, 0, lengths)

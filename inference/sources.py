@@ -46,14 +46,12 @@ class BackgroundSource:
     """A `ParamSource` that passes another source's parameters through `prepare`, in a thread.
 
     `poll` returns a version once it is prepared. If a preparation takes t seconds, the next one, of the newest version,
-    begins t / `share` seconds after it began, at most `LONGEST_PAUSE_S`, or once the version returned last is half of
+    begins t / `SHARE` seconds after it began, at most `LONGEST_PAUSE_S`, or once the version returned last is half of
     `max_lag` publications behind. `prepare` is called for one version at a time.
     """
 
-    def __init__(
-        self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE, max_lag: int | None = None
-    ) -> None:
-        self._source, self._prepare, self._share = source, prepare, share
+    def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], max_lag: int | None = None) -> None:
+        self._source, self._prepare = source, prepare
         self._max_lag = math.inf if max_lag is None else max_lag
         self._next = 0.0
         self._newer: Versioned | None = None
@@ -106,7 +104,7 @@ class BackgroundSource:
     def _paced(self, versioned: Versioned) -> Versioned:
         began = time.monotonic()
         prepared = self._prepared(versioned)
-        self._next = began + min((time.monotonic() - began) / self._share, LONGEST_PAUSE_S)
+        self._next = began + min((time.monotonic() - began) / SHARE, LONGEST_PAUSE_S)
         return prepared
 
     def _prepared(self, versioned: Versioned) -> Versioned:

@@ -64,8 +64,9 @@ def newest(count, legal=None):
     return SimpleNamespace(observation=np.zeros((count, 1)), legal=legal)
 
 
-def test_an_episode_without_an_end_is_cut_off(make):
-    result = play_episodes(make(2, **toy(kwargs={"length": 10**6})), always(1), 4, KEY, max_steps=7)
+def test_an_episode_without_an_end_is_cut_off(make, monkeypatch):
+    monkeypatch.setattr("podzero.evaluation.episodes.MAX_STEPS", 7)
+    result = play_episodes(make(2, **toy(kwargs={"length": 10**6})), always(1), 4, KEY)
     assert result.lengths.tolist() == [7] * 4
     assert result.returns.tolist() == [7.0] * 4
 

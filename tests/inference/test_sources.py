@@ -45,14 +45,15 @@ def test_the_first_version_is_waited_for():
     assert BackgroundSource(Source(), str.upper).wait(10.0) == Versioned(1, "ONE")
 
 
-def test_polls_do_not_wait_for_the_preparation():
+def test_polls_do_not_wait_for_the_preparation(monkeypatch):
+    monkeypatch.setattr("podzero.inference.sources.SHARE", 1.0)
     go_on, source = threading.Event(), Source()
 
     def prepare(params):
         assert go_on.wait(10)
         return params.upper()
 
-    background = BackgroundSource(source, prepare, share=1.0)
+    background = BackgroundSource(source, prepare)
     assert background.poll() is None
     source.newer.append(Versioned(2, "two"))
     assert background.poll() is None
@@ -104,6 +105,7 @@ def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():
 @pytest.mark.parametrize(("took_s", "pause_s"), [(2.0, 20.0), (300.0, LONGEST_PAUSE_S)])
 def test_preparations_take_a_bounded_share_of_the_time_unless_they_stand_still(monkeypatch, took_s, pause_s):
     """One of 2 s at a share of a tenth: the next begins 20 s after it began, with the newest version."""
+    monkeypatch.setattr("podzero.inference.sources.SHARE", 0.1)
     clock, prepared = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
 
@@ -113,7 +115,7 @@ def test_preparations_take_a_bounded_share_of_the_time_unless_they_stand_still(m
         return params.upper()
 
     source = Source()
-    background = BackgroundSource(source, prepare, share=0.1)
+    background = BackgroundSource(source, prepare)
     source.newer = [Versioned(2, "two")]
     assert background.poll() is None
     assert poll_until_there_is_one(background) == Versioned(2, "TWO")
@@ -137,6 +139,7 @@ def test_the_pause_between_preparations_does_not_exceed_the_bound_of_the_lag(mon
     """One of 2 s at a share of a tenth has a pause of 18 s after it; with a bound of 8 publications the next one begins
     when the version in use is 4 behind.
     """
+    monkeypatch.setattr("podzero.inference.sources.SHARE", 0.1)
     clock, prepared = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
 
@@ -146,7 +149,7 @@ def test_the_pause_between_preparations_does_not_exceed_the_bound_of_the_lag(mon
         return params
 
     source = Source()
-    background = BackgroundSource(source, prepare, share=0.1, max_lag=8)
+    background = BackgroundSource(source, prepare, max_lag=8)
     source.newer = [Versioned(1, 1)]
     assert background.poll() is None
     assert poll_until_there_is_one(background).version == 1
