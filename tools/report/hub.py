@@ -9,6 +9,8 @@ from podzero.core.importing import import_extra
 from podzero.files.hub import repository
 from podzero.files.players import trained_player
 from podzero.files.workdir import step_folder
+from podzero.learner.sharding import named_leaves
+from podzero.networks.snapshots import load_snapshot
 from podzero.tools.report.info import agent_info, agent_rows
 
 _CARD = """---
@@ -25,10 +27,15 @@ An agent that podzero has trained: `podzero play {name} --web`, `podzero evaluat
 """
 
 
+WEIGHTS = "model.safetensors"
+"""The file of parameters that programs other than podzero read."""
+
+
 def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     """Uploads a snapshot, with its experiment, own code and metrics, to the repository `to` (`hf:USER/NAME`).
 
-    The repository is made if it is missing; its snapshot and code are replaced. Returns `pushed`, `address`, `files`.
+    The repository is made if it is missing; its snapshot and code are replaced. For other programs `WEIGHTS` has the
+    parameters by their paths, such as `heads.value.kernel`. Returns `pushed`, `address`, `files`.
     """
     repo, revision = repository(to)
     found = agent_info(who)
@@ -41,12 +48,13 @@ def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     names = {str(file.relative_to(workdir.root)): file for file in files if file.is_file()}
     rows = "\n".join(f"| {label} | {text.replace('|', '/')} |" for label, text in agent_rows(found | {"who": to}))
     card = _CARD.format(name=to, game=found["game"], rows=rows)
-    hub = import_extra("huggingface_hub", f"'{to}'", "hub")
+    hub, safetensors = (import_extra(name, f"'{to}'", "hub") for name in ("huggingface_hub", "safetensors.numpy"))
+    weights = safetensors.save(named_leaves(load_snapshot(workdir.snapshots, player.step).params))
     try:
         api = hub.HfApi()
         api.create_repo(repo, private=private, exist_ok=True)
         operations = [hub.CommitOperationAdd(name, str(file)) for name, file in names.items()]
-        operations.append(hub.CommitOperationAdd("README.md", card.encode()))
+        operations += [hub.CommitOperationAdd("README.md", card.encode()), hub.CommitOperationAdd(WEIGHTS, weights)]
         held = api.list_repo_files(repo, revision=revision)
         replaced = [name for name in held if name.startswith(("snapshots/", "code/")) and name not in names]
         operations += map(hub.CommitOperationDelete, replaced)
@@ -54,4 +62,4 @@ def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     # Its errors, those of the network among them, have no common base class.
     except Exception as error:
         raise ConfigError(f"'{to}' cannot be uploaded: {error}; is there a network, and may HF_TOKEN write?") from None
-    return {"pushed": to, "address": str(done.repo_url), "files": sorted([*names, "README.md"])}
+    return {"pushed": to, "address": str(done.repo_url), "files": sorted([*names, "README.md", WEIGHTS])}

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from hub import served_hub
 
 from podzero.core.errors import ConfigError
@@ -13,6 +15,7 @@ from podzero.evaluation.evaluate import records_file
 from podzero.files import players
 from podzero.files.hub import repository
 from podzero.files.workdir import Workdir
+from podzero.networks.snapshots import load_snapshot
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,9 @@ def test_an_agent_is_pushed_with_its_card_and_plays_from_the_hub(hub, podzero):
     assert hub.private["ann/mine"]
     assert {"README.md", "experiment.yaml", "metrics.jsonl"} <= files.keys()
     assert sum(name.endswith("params.msgpack") for name in files) == 1
+    weights = safetensors.numpy.load(files["model.safetensors"])
+    params = load_snapshot(players.zoo_workdir("tic_tac_toe").snapshots).params
+    np.testing.assert_array_equal(weights["heads.value.kernel"], params["heads"]["value"]["kernel"])
     card = files["README.md"].decode()
     assert "library_name: podzero" in card
     assert "| network | resnet" in card
