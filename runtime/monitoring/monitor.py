@@ -37,6 +37,8 @@ RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", 
 """Counters that a resumed run continues from its checkpoint, as it does `elapsed_s`, `nodes_s` and its ledger."""
 _RATES = ("moves", "games", "steps", "evaluations", "reanalysed", "served")
 """Counts whose rates the status shows as `..._per_s`."""
+_OF_BEST = ("best_score", "best_step", "evaluations_since_best")
+"""The counters of the best snapshot."""
 _OF_LEARNER = (
     "policy_age", "taken_back", "loss", "policy_loss", "value_loss", "teacher_policy_loss", "teacher_value_loss",
 )  # fmt: skip
@@ -44,29 +46,6 @@ _OF_EVALUATOR = ("mean_return", "std_return", "keeps_value")
 """Fields of the status with the name of the newest metric of the learner, and of the evaluator."""
 _CAUSES: Mapping[Phase, str] = {"starting": "start", "stopping": "checkpoint", "judging": "idle", "ended": "idle"}
 """What a phase that the metrics cannot tell costs (`goodput.CAUSES`)."""
-
-
-@dataclass
-class BestSnapshot:
-    """The judged snapshot with the best score (`SCORES`), and how many evaluations since were no better."""
-
-    score: float = -math.inf
-    step: int = -1
-    evaluations_since: int = 0
-
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of an evaluation; those without a score are left out."""
-        score = next((metrics[name] for name in map("evaluation/{}".format, SCORES) if name in metrics), math.nan)
-        if score > self.score:
-            self.score, self.step, self.evaluations_since = score, int(metrics["evaluation/step"]), 0
-        elif math.isfinite(score):
-            self.evaluations_since += 1
-
-    def counters(self) -> dict[str, float]:
-        """What a checkpoint stores; empty before the first evaluation."""
-        since = float(self.evaluations_since)
-        known = {"best_score": self.score, "best_step": float(self.step), "evaluations_since_best": since}
-        return known if self.step >= 0 else {}
 
 
 @dataclass
@@ -113,8 +92,8 @@ class Monitor:
         """How many samples of each replay table a batch has."""
         shards = experiment.replay_shards
         self._books = {table: Books(table, shards, now, restored) for table in self._trained if shards}
-        since = int(restored.get("evaluations_since_best", 0))
-        self._best = BestSnapshot(restored.get("best_score", -math.inf), int(restored.get("best_step", -1)), since)
+        self._best = {name: float(restored[name]) for name in _OF_BEST if name in restored}
+        """`RunStatus.best`."""
         self.step = step
         """The learner step; whoever lets the learner start again from an earlier one sets it back."""
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
@@ -149,13 +128,21 @@ class Monitor:
         if worker == "learner" and self._forced is None:
             self._account(metrics, now)
         if "evaluation/step" in metrics:
-            self._best.add(metrics)
+            self._judge(metrics)
         step = metrics.get("learner/step")
         if step is not None:
             if step > self.step and not self._has_trained:
                 self._training.started_at = now
             self.step = int(step)
             self._rates["steps"].add(now, step)
+
+    def _judge(self, metrics: Mapping[str, float]) -> None:
+        """Adds the metrics of an evaluation; those without a score are left out."""
+        score = next((metrics[name] for name in map("evaluation/{}".format, SCORES) if name in metrics), math.nan)
+        if score > self._best.get("best_score", -math.inf):
+            self._best = {"best_score": score, "best_step": metrics["evaluation/step"], "evaluations_since_best": 0.0}
+        elif math.isfinite(score):
+            self._best["evaluations_since_best"] = self._best.get("evaluations_since_best", 0.0) + 1.0
 
     def _lag(self, metrics: Mapping[str, float], now: float) -> dict[str, float]:
         """How many publications the parameters are behind that an actor's report names; empty if it names none."""
@@ -219,7 +206,7 @@ class Monitor:
         counters["training_s"] = self._paid.seconds(now)["training"]
         for books in self._books.values():
             counters |= books.counters()
-        return {name: self._totals[name] for name in RESUMED_COUNTERS} | self._best.counters() | counters
+        return {name: self._totals[name] for name in RESUMED_COUNTERS} | self._best | counters
 
     def elapsed_s(self, now: float) -> float:
         """Seconds of training: from the first learner step of each start on."""
@@ -271,7 +258,7 @@ class Monitor:
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=_whole(evaluator.get("evaluation/step")),
-            best=self._best.counters(),
+            best=dict(self._best),
             acting_return=self._mean_over("actor", "acting/mean_return"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
             checkpoint_step=_whole(driver.get("checkpoint/step")),
