@@ -21,24 +21,18 @@ class SampleIds:
         """`writer` names run, writer, attempt and table: keys of two tables must differ too, since a checkpoint of
         Reverb holds the chunks of all tables by their keys.
         """
-        self._writer = writer
-        self._series = 0
-        self._begin()
+        self._writer, self._next = writer, 0
 
     def take(self, items: int, samples_per_item: int) -> list[int]:
         """The keys of the next items."""
         count = items * samples_per_item
-        if self._next + count > NUMBERS:
-            self._series += 1
-            self._begin()
-        numbers = np.arange(self._next, self._next + count, samples_per_item, dtype=np.uint64)
+        if self._next % NUMBERS + count > NUMBERS:
+            self._next += -self._next % NUMBERS  # the next series of `NUMBERS` numbers, with upper bits of its own
+        series, begin = divmod(self._next, NUMBERS)
         self._next += count
-        keys: list[int] = ((numbers + self._first) % NUMBERS + self._upper).tolist()
-        return keys
-
-    def _begin(self) -> None:
-        """Begins a series of `NUMBERS` numbers, with upper bits of its own."""
         # Each series counts on from a number of its own: among 10,000 writers, two with the same upper bits are likely.
-        digest = hashlib.blake2b(f"{self._writer}/{self._series}".encode(), digest_size=8).digest()
-        upper, self._first = divmod(int.from_bytes(digest), NUMBERS)
-        self._upper, self._next = upper * NUMBERS, 0
+        digest = hashlib.blake2b(f"{self._writer}/{series}".encode(), digest_size=8).digest()
+        upper, first = divmod(int.from_bytes(digest), NUMBERS)
+        numbers = np.arange(begin, begin + count, samples_per_item, dtype=np.uint64)
+        keys: list[int] = ((numbers + first) % NUMBERS + upper * NUMBERS).tolist()
+        return keys
