@@ -12,6 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ray
+from ray._private import ray_constants, services, state
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 import podzero
 from podzero.core.errors import ClusterError, ConfigError
 from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, installations, pack_environment
@@ -53,8 +58,6 @@ class PlacementGroup:
 
     def release(self) -> None:
         """Releases all bundles and kills the processes in them."""
-        from ray.util.placement_group import remove_placement_group
-
         self.bundles = []
         if self._group is not None:
             remove_placement_group(self._group)
@@ -122,11 +125,9 @@ class Cluster:
 
     def nodes(self) -> list[Node]:
         """The living nodes."""
-        import ray
-        from ray._private import state  # Ray's public API has sums over the cluster only
-
         alive = [node for node in ray.nodes() if node["Alive"]]
         cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
+        # Ray's public API has sums over the cluster only.
         free = state.available_resources_per_node() if self.joined else None
         if free is not None:
             usable = self._usable_cpus(free)
@@ -149,9 +150,6 @@ class Cluster:
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
         """Reserves `resources` on each of `nodes`, or on none of them; there may be none to reserve."""
-        from ray.util.placement_group import placement_group, remove_placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
-
         if not resources:
             return PlacementGroup(None, [Bundle(node, {}, node_affinity(node.id)) for node in nodes])
         group = placement_group(
@@ -165,8 +163,10 @@ class Cluster:
                 f"waited {timeout_s:.0f} s for {described(resources)} on each of {', '.join(map(str, nodes))}: another "
                 "run, or a process of an earlier one, holds them (`ray status` on the head shows their use)"
             )
-        places = [Strategy(group, placement_group_bundle_index=index) for index in range(len(nodes))]
-        bundles = [Bundle(node, resources, place) for node, place in zip(nodes, places, strict=True)]
+        bundles = [
+            Bundle(node, resources, PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index))
+            for index, node in enumerate(nodes)
+        ]
         reserved = PlacementGroup(group, bundles)
         self._groups = [*(one for one in self._groups if one.bundles), reserved]
         return reserved
@@ -177,9 +177,6 @@ class Cluster:
         Actors that are still starting are not counted as this driver's own, since Ray may not have reserved their CPUs
         yet. The result may therefore be too low for a moment, but never too high.
         """
-        import ray
-        from ray._private import state
-
         job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
         actors = state.actors(job_id=job, actor_state_name="ALIVE")
         own = [(found["Address"]["NodeID"], self._reserved_cpus.get(actor, 0.0)) for actor, found in actors.items()]
@@ -203,8 +200,6 @@ class Cluster:
         Whenever `beyond` changes, the request is only withdrawn, so that these CPUs become free; the next call asks for
         what is still missing.
         """
-        from ray.util.placement_group import placement_group, remove_placement_group
-
         wanted = sorted(filter(None, cpus)) if beyond == self._beyond else []
         self._beyond = beyond
         if not self.joined or wanted == self._requested:
@@ -225,8 +220,6 @@ class Cluster:
 @cache
 def _remote_class(process: type) -> Any:
     """Ray's class of a process: each that is made anew is stored in the cluster once more, until the driver ends."""
-    import ray
-
     return ray.remote(process)
 
 
@@ -272,10 +265,8 @@ def connect(
 
 @contextmanager
 def _session(address: str, environment: EnvironmentSpec | None) -> Iterator[None]:
-    import ray
-    from ray._private import ray_constants  # the variable of this name is read only once, when Ray is first imported
-
-    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
+    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment. The
+    # variable of this name is read only once, when Ray is first imported.
     ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
     settings = environment.runtime_env if environment else None
@@ -301,8 +292,6 @@ def _reachable(address: str) -> str:
     """The address as `host:port`. Fails within seconds at a wrong one; Ray would wait for minutes."""
     given = f"--address {address} (or RAY_ADDRESS)"
     if address == "auto":
-        from ray._private import services
-
         found = services.find_bootstrap_address(None)
         if found is None:
             raise ConfigError(
