@@ -23,7 +23,7 @@ from rich.table import Table
 
 from podzero.core.errors import ConfigError
 from podzero.core.machine import usable_cpus
-from podzero.runtime.cluster.ray_start import check_session_folder, session_folder
+from podzero.runtime.cluster.preflight import check_session_folder, session_folder
 from podzero.tools.commands.options import Json
 from podzero.tools.commands.printing import print_json
 

@@ -1,4 +1,5 @@
-"""The nodes of a run, each checked before it is used: Python, packages, code, and chips that earlier runs still hold.
+"""The nodes of a run, each checked before it is used: Python, packages, code, and chips that earlier runs still hold;
+and the folder of a cluster that is to be started on this machine.
 
 Only one process can use the TPU chips of a host. A process that outlived its run (its driver or its Ray node was
 killed) keeps the next run from starting until the host is restarted. It is found by the device files it has open.
@@ -26,7 +27,7 @@ import psutil
 
 import podzero
 from podzero.config import ClusterConfig
-from podzero.core.errors import ClusterError
+from podzero.core.errors import ClusterError, ConfigError
 from podzero.runtime.cluster import placement
 from podzero.runtime.cluster.node_environment import code_files
 from podzero.runtime.cluster.placement import HeldByOthers, MissingNodes, Node, NodesAbsent, Placement, Reservation
@@ -56,6 +57,10 @@ CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
 """Longest wait for a process to release its chips, first after it is asked to end, then after it is killed."""
+_SOCKET = f"ray/session_2026-11-27_13-15-23_393360_{os.getpid()}/sockets/plasma_store"
+"""The path of a socket in Ray's folder at some time of day."""
+_SOCKET_BYTES = 107
+"""The longest path that Linux takes for a socket."""
 
 
 class PreflightCheck:
@@ -357,3 +362,18 @@ def _describe(process: psutil.Process) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
         return f"process {process.pid} {host} ({process.name()}, since {since})"
     return f"process {process.pid} {host}"
+
+
+def session_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder below which Ray keeps the files of a cluster started here; it may not exist yet."""
+    return Path(environment.get("RAY_TMPDIR", environment.get("TMPDIR", "/tmp")))
+
+
+def check_session_folder(folder: Path) -> None:
+    """Refuses a folder whose path is too long for Ray's sockets."""
+    most = _SOCKET_BYTES - len(f"/{_SOCKET}")
+    if (length := len(os.fsencode(folder.absolute()))) > most:
+        raise ConfigError(
+            f"Ray cannot keep its sockets in {folder}: the path has {length} bytes, and at most {most} leave room for "
+            "their names; set TMPDIR (or RAY_TMPDIR, which precedes it) to a folder with a shorter path, such as /tmp"
+        )

@@ -14,13 +14,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
+from ray._common import utils as common
+from ray._private import accelerators, ray_constants, services, utils, worker
+from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
+from ray._private.node import Node
+from ray.cluster_utils import Cluster as RayNodes
 
 from podzero.core.errors import ClusterError, ConfigError
+from podzero.runtime.cluster.preflight import check_session_folder, session_folder
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +33,6 @@ OBJECT_STORE_BYTES = 256 * 2**20
 """Object store of a cluster started here: enough for a few versions of a network that trains on one machine."""
 LOOPBACK = "127.0.0.1"
 """The address of a node started here: Ray's processes then listen nowhere else."""
-_SOCKET = f"ray/session_2026-11-27_13-15-23_393360_{os.getpid()}/sockets/plasma_store"
-"""The path of a socket in Ray's folder at some time of day."""
-_SOCKET_BYTES = 107
-"""The longest path that Linux takes for a socket."""
 Handler = Callable[[int, FrameType | None], Any]
 """A signal handler of Python's."""
 EXIT_S = 10.0
@@ -79,8 +80,6 @@ def separate_signals() -> AbstractContextManager[None]:
     A terminal sends signals to the driver's whole process group; processes in other sessions do not receive them. Ray's
     own SIGTERM handler would end Ray's processes, and the driver would wait for their answers in vain.
     """
-    from ray._private import services, utils
-
     set_handler = utils.set_sigterm_handler
 
     def set_if_default(handler: Any) -> None:
@@ -134,21 +133,6 @@ def restore_handlers(handlers: Mapping[int, Handler]) -> None:
         signal.signal(number, handler)
 
 
-def session_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder below which Ray keeps the files of a cluster started here; it may not exist yet."""
-    return Path(environment.get("RAY_TMPDIR", environment.get("TMPDIR", "/tmp")))
-
-
-def check_session_folder(folder: Path) -> None:
-    """Refuses a folder whose path is too long for Ray's sockets."""
-    most = _SOCKET_BYTES - len(f"/{_SOCKET}")
-    if (length := len(os.fsencode(folder.absolute()))) > most:
-        raise ConfigError(
-            f"Ray cannot keep its sockets in {folder}: the path has {length} bytes, and at most {most} leave room for "
-            "their names; set TMPDIR (or RAY_TMPDIR, which precedes it) to a folder with a shorter path, such as /tmp"
-        )
-
-
 def allow_files() -> None:
     """Lets this process and those that it starts open `LEAST_FILES` files at once, or says that they may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -167,8 +151,6 @@ def local_cluster(cpus: float) -> Iterator[tuple[str, Callable[[], bool]]]:
 
     Yields its address, and a function that tells whether its head has ended.
     """
-    from ray._private import ray_constants
-
     check_session_folder(session_folder())
     allow_files()
     for name, value in RAY_SETTINGS.items():
@@ -241,17 +223,12 @@ def _token_required() -> Iterator[None]:
 
 def _reload_ray_settings() -> None:
     """Makes Ray read its settings and token again; by itself it reads them only once."""
-    from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
-
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _unlisted() -> AbstractContextManager[None]:
     """In this context, Ray leaves alone its record of the machine's newest cluster, which `--address auto` means."""
-    from ray._common import utils as common
-    from ray._private import utils
-
     return _replaced((utils, "write_ray_address", _nothing), (common, "reset_ray_address", _nothing))
 
 
@@ -260,17 +237,12 @@ def _without_dashboard() -> AbstractContextManager[None]:
 
     `include_dashboard` leaves out a part of the dashboard alone.
     """
-    from ray._private import utils
-    from ray._private.node import Node
-
     missing = "get_dashboard_dependency_error"
     return _replaced((Node, "start_api_server", _nothing), (utils, missing, lambda: ImportError("left out")))
 
 
 def errors_in_log() -> AbstractContextManager[None]:
     """In this context, what Ray says of processes that it restarts goes to the log instead of the driver's screen."""
-    from ray._private import worker
-
     return _replaced((worker, "print_to_stdstream", _log_lines))
 
 
@@ -285,8 +257,6 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _start_node(cpus: float) -> Any:
     """Starts Ray in several attempts: a raylet gives up if its agents take more than 15 s."""
-    from ray.cluster_utils import Cluster as RayNodes
-
     driver = psutil.Process()
     for attempt in range(1, START_ATTEMPTS + 1):
         before = set(driver.children(recursive=True))
@@ -321,8 +291,6 @@ def local_node(cpus: float) -> dict[str, Any]:
 
 def _gpus() -> int:
     """The GPUs of this machine, without those that `CUDA_VISIBLE_DEVICES` or its like hides."""
-    from ray._private import accelerators
-
     kind: Any = accelerators.get_accelerator_manager_for_resource("GPU")
     found: int = kind.get_current_node_num_accelerators()
     visible = kind.get_current_process_visible_accelerator_ids()

@@ -25,7 +25,7 @@ def test_processes_of_a_failed_start_of_ray_are_killed(monkeypatch):
         left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         raise RuntimeError("the raylet is late")
 
-    monkeypatch.setattr("ray.cluster_utils.Cluster", half_a_node)
+    monkeypatch.setattr("podzero.runtime.cluster.ray_start.RayNodes", half_a_node)
     with pytest.raises(ClusterError, match="3 attempts: the raylet is late"):
         with connect(None, cpus=1):
             pass

@@ -14,15 +14,14 @@ import pytest
 from ray._private import accelerators, worker
 
 from podzero.core.errors import ConfigError
+from podzero.runtime.cluster.preflight import check_session_folder, session_folder
 from podzero.runtime.cluster.ray_start import (
     LEAST_FILES,
     allow_files,
-    check_session_folder,
     deferred_signals,
     errors_in_log,
     local_cluster,
     local_node,
-    session_folder,
 )
 
 
