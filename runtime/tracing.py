@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from podzero.core.errors import PodzeroError
+from podzero.core.errors import PodzeroError, os_errors
 from podzero.core.waiting import Wait, in_thread
 from podzero.files.workdir import Workdir, read_json, write_atomically
 from podzero.runtime.cluster.remote import Call, RemoteActor
@@ -52,10 +52,8 @@ def request_trace(workdir: Workdir, seconds: float) -> Traces:
         raise NotTraced(f"{workdir.root} is not running, so nothing is traced; `podzero runs` lists those that are")
     name = time.strftime("%Y%m%d-%H%M%S")
     folder = workdir.traces / name
-    try:
+    with os_errors(NotTraced, f"cannot write {workdir.trace_file}"):
         write_atomically(workdir.trace_file, json.dumps({"name": name, "seconds": seconds}))
-    except OSError as error:
-        raise NotTraced(f"cannot write {workdir.trace_file}: {error.strerror}") from None
     wait = Wait(limit_s=NOTICE_S + seconds + SLACK_S)
     try:
         while not (folder / _RESULT).exists():

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from podzero.config import Experiment, MetricsConfig, flatten
-from podzero.core.errors import ConfigError
+from podzero.core.errors import ConfigError, os_errors
 from podzero.core.importing import how_to_install
 from podzero.core.waiting import doubled
 from podzero.files.workdir import Workdir, read_json, write_atomically
@@ -228,10 +228,8 @@ class PrometheusWriter:
         # The default registry belongs to the whole process: a second run in it could not add the same names.
         self._registry = CollectorRegistry()
         self._metrics: dict[str, Any] = {}
-        try:
+        with os_errors(ConfigError, f"metrics.prometheus = {address}: cannot listen there"):
             self._server, self._thread = start_http_server(int(port), host, self._registry)
-        except OSError as error:
-            raise ConfigError(f"metrics.prometheus = {address}: cannot listen there: {error.strerror}") from None
 
     def write(self, report: MetricsReport, step: int) -> None:
         """Replaces the kind's gauges and adds to its counters."""
