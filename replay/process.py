@@ -152,6 +152,9 @@ class JsonProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", env=environment)
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._requests, self._answers = self._child.stdin, self._child.stdout
 
     @property
     def exit_code(self) -> int | None:
@@ -163,12 +166,10 @@ class JsonProcess:
 
         Raises `TimeoutError` if there is none in time.
         """
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        reader = in_thread("answer", self._child.stdout.readline)  # which has no timeout
+        reader = in_thread("answer", self._answers.readline)  # which has no timeout
         try:
-            self._child.stdin.write(json.dumps(request) + "\n")
-            self._child.stdin.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
             line = reader.result(timeout_s)
         except BrokenPipeError:
             line = ""
@@ -179,18 +180,15 @@ class JsonProcess:
 
     def stop(self) -> None:
         """Ends the process; may be called twice."""
-        if self._child.stdin is not None and not self._child.stdin.closed:
-            # The pipe is broken if the process has ended already.
-            with suppress(BrokenPipeError):
-                self._child.stdin.close()
+        with suppress(BrokenPipeError):  # if the process has ended already
+            self._requests.close()
         try:
             self._child.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             log.warning("process %d did not end within %g s and is killed", self._child.pid, _STOP_S)
             self._child.kill()
             self._child.wait()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        self._answers.close()
 
 
 class ServerProcess(JsonProcess):
