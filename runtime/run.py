@@ -256,8 +256,9 @@ class Run:
             return limit
         if signals.event.is_set():
             return STOPPED
-        steps, going_on = self._experiment.stop.steps or 0, self._restart is not None or self._supervisor.learning
-        return None if going_on else f"the learner has made all of its {steps:,} steps"
+        if self._restart is not None or self._supervisor.learner.working:
+            return None
+        return f"the learner has made all of its {self._experiment.stop.steps or 0:,} steps"
 
     def _limit(self) -> str | None:
         """The limit that is reached, in words."""

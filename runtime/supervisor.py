@@ -192,11 +192,6 @@ class Supervisor:
         self._evaluators.wanted = 1
 
     @property
-    def learning(self) -> bool:
-        """Whether the learner trains (`LearnerGroup.working`)."""
-        return self.learner.working
-
-    @property
     def evaluator(self) -> Worker | None:
         """The evaluator; None before it has started."""
         return next(iter(self._evaluators.workers.values()), None)

@@ -439,14 +439,14 @@ def test_a_shard_whose_server_gives_no_metrics_is_replaced(playing):
 @pytest.mark.parametrize("hang", [PENDING, []])
 def test_a_learner_that_hangs_has_failed(playing, hang):
     supervisor, cluster, clock = playing
-    assert supervisor.learning
+    assert supervisor.learner.working
     cluster.named("learner").answers["drain"] = hang
     pass_time(supervisor, clock, 280)
-    assert supervisor.learning
+    assert supervisor.learner.working
     assert set(supervisor.silent) == {"learner"}
     pass_time(supervisor, clock, 340)
     with pytest.raises(LearnerFailed, match="learner has not"):
-        assert supervisor.learning
+        assert supervisor.learner.working
 
 
 def test_a_learner_that_compiles_or_waits_for_samples_does_not_hang(start, clock):
@@ -454,10 +454,10 @@ def test_a_learner_that_compiles_or_waits_for_samples_does_not_hang(start, clock
     learner = cluster.named("learner")
     learner.answers["drain"] = reported("learner", "time/wait_replay")
     pass_time(supervisor, clock, 8000)
-    assert supervisor.learning
+    assert supervisor.learner.working
     learner.answers["drain"] = []
     pass_time(supervisor, clock, 3000)
-    assert supervisor.learning
+    assert supervisor.learner.working
 
 
 def test_actors_leave_the_least_filled_node_first_in_order_and_without_having_failed(start, monkeypatch):

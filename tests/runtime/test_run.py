@@ -25,7 +25,7 @@ from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
 from podzero.runtime.start import LastCheckpointFailed
 from podzero.runtime.stopping import StopSignals
-from podzero.runtime.workers import RunFailed, Worker
+from podzero.runtime.workers import LearnerGroup, RunFailed, Worker
 
 
 class FakeSupervisor:
@@ -35,6 +35,8 @@ class FakeSupervisor:
         self.rounds, self.reports = rounds, list(reports)
         self.learner = learner_group(FakeRemoteActor("learner", run=PENDING, checkpoint=saves_learner(8), snapshot=8))
         self.learner.begin()
+        trains = property(lambda learner: self.rounds > 0)
+        self.learner.__class__ = type("Learner", (LearnerGroup,), {"working": trains})
         self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0", checkpoint=save_shard)])
         self.evaluator = None
         self.ladder = {}
@@ -51,10 +53,6 @@ class FakeSupervisor:
         self.learner.advance = self.shares.append
         self.judgement = {"run": PENDING, "drain": []}
         """What the evaluator answers."""
-
-    @property
-    def learning(self):
-        return self.rounds > 0
 
     def listen(self):
         self.rounds -= 1

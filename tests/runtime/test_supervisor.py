@@ -34,7 +34,7 @@ def test_a_start_starts_replay_learner_and_actors(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 4), replay={"shards": 2, "min_size": 8192})
     supervisor.start(None)
     assert sorted(cluster.alive()) == ["actor-0", "actor-1", "learner", "replay-0", "replay-1"]
-    assert supervisor.learning
+    assert supervisor.learner.working
     assert cluster.named("actor-0").last("run").args == ()
     assert cluster.started["replay-1"].context.store is cluster.started["learner"].context.store is not None
 
@@ -138,7 +138,7 @@ def test_a_learner_that_lost_a_slice_trains_on_the_hosts_that_are_left(make_supe
     supervisor.restart_learner(None, waited_s=1000.0)
     assert supervisor.learner_built()
     supervisor.train()
-    assert supervisor.learning
+    assert supervisor.learner.working
     assert cluster.alive("learner") == ["learner", "learner-1", "learner-2", "learner-3"]
     assert cluster.started["learner"].context.experiment.cluster.learner_hosts == 4
 
@@ -197,7 +197,7 @@ def test_kill_ends_all_processes_host_0_last_and_gives_resources_back(pod):
     assert cluster.alive() == []
     assert cluster.placement_groups[0].released
     assert cluster.requests[-1] == ([], ["home", "tpu-0", "tpu-1", "tpu-2", "tpu-3"])
-    assert not supervisor.learning
+    assert not supervisor.learner.working
     killed = [line.removesuffix(" killed") for line in cluster.history if line.endswith("killed")]
     assert killed.index("learner") > killed.index("learner-1")
     supervisor.kill()  # does nothing the second time
@@ -210,7 +210,7 @@ def test_a_killed_supervisor_starts_again_on_other_nodes_as_another_run(pod):
     supervisor.kill()
     cluster.listed[2] = cluster.listed[2]._replace(id="tpu-1-new")
     supervisor.start(SAVED)
-    assert supervisor.learning
+    assert supervisor.learner.working
     learners = [process.node for process in cluster.processes if "learner" in process.name and not process.killed]
     assert learners == ["tpu-0", "tpu-1-new", "tpu-2", "tpu-3"]
     assert not cluster.placement_groups[1].released
@@ -224,7 +224,7 @@ def test_a_learner_restarts_alone_on_hosts_that_have_joined_and_are_reserved_ane
     before = [process for process in cluster.processes if "learner" not in process.name]
     supervisor.drop_learner()
     assert cluster.placement_groups[0].released
-    assert not supervisor.learning
+    assert not supervisor.learner.working
     cluster.listed[2] = cluster.listed[2]._replace(id="tpu-1-new")
     cluster.answers[LearnerProcess]["ready"] = PENDING
     cluster.history.clear()
@@ -238,7 +238,7 @@ def test_a_learner_restarts_alone_on_hosts_that_have_joined_and_are_reserved_ane
     assert supervisor.learner_built()
     supervisor.train()
     assert "preflight check on node tpu-0 at 10.0.1.0 killed" in cluster.history
-    assert supervisor.learning
+    assert supervisor.learner.working
     assert not any(process.killed for process in before)
 
 
@@ -275,7 +275,7 @@ def test_hosts_that_hang_while_they_are_prepared_hold_up_nobody(hanging):
     supervisor._preparation.result(60)
     assert supervisor.learner_built()
     supervisor.train()
-    assert supervisor.learning
+    assert supervisor.learner.working
 
 
 def test_a_preparation_that_is_given_up_holds_nothing_and_takes_nothing_from_the_next_learner(hanging):
@@ -352,7 +352,7 @@ def test_the_loss_of_a_learner_node_is_raised(make_supervisor):
     supervisor.start(None)
     cluster.named("learner").die(NodeLost("learner is gone"))
     with pytest.raises(NodeLost):
-        assert supervisor.learning
+        assert supervisor.learner.working
 
 
 def test_reports_arrive_from_all_workers_and_a_silent_one_delays_no_other(make_supervisor):
@@ -404,7 +404,7 @@ def test_actors_and_reanalysers_stop_before_they_are_killed_and_while_the_learne
     assert supervisor.stop_actors() == [f"last report of {name}" for name in names]
     assert cluster.history[:2] == [f"{name} stop" for name in names]
     assert cluster.history[-2:] == [f"{name} killed" for name in names]
-    assert supervisor.learning
+    assert supervisor.learner.working
     assert sorted(cluster.alive()) == ["learner", "replay-0"]
 
 
