@@ -320,7 +320,8 @@ class ShardStream:
         fields = None
         if self.priorities is not None:
             fields = np.empty(len(items), PRIORITY_FIELDS)
-            fields["key"], fields["weight"] = items.key, importance(items.probability, items.table_size)
+            drawn = items.drawn
+            fields["key"], fields["weight"] = drawn["key"], importance(drawn["probability"], drawn["table_size"])
         with self._intake.changed:
             self._intake.complete(numbers, fields)
 

@@ -28,6 +28,8 @@ _LARGEST_CHUNK = 2**28
 """Largest size of a chunk in bytes; an answer with a larger one counts as malformed."""
 _LARGEST_ARENA = 2**18
 """Bytes after which a message that is filled in repeatedly is built anew: what it held before is freed only with it."""
+DRAWN = np.dtype([("key", np.uint64), ("probability", np.float64), ("table_size", np.int64)])
+"""An item's key in its table, the probability with which the table sampled it, and its number of items at that time."""
 Converted = Callable[[NDArray[np.uint8]], NDArray[np.uint8] | None]
 """Maps the bytes of an older item to those of one of today, and others to None."""
 
@@ -49,19 +51,10 @@ class Items:
             _read(place, entries[0].info.item, chunks, converted)
 
     @property
-    def key(self) -> NDArray[np.uint64]:
-        """`[n]`, the items' keys in the table."""
-        return np.array([entries[0].info.item.key for entries in self._entries], np.uint64)
-
-    @property
-    def probability(self) -> NDArray[np.float64]:
-        """`[n]`, the probability with which the table sampled the item."""
-        return np.array([entries[0].info.probability for entries in self._entries], np.float64)
-
-    @property
-    def table_size(self) -> NDArray[np.int64]:
-        """`[n]`, number of items in the table at that time."""
-        return np.array([entries[0].info.table_size for entries in self._entries], np.int64)
+    def drawn(self) -> NDArray[Any]:
+        """`[n]` of `DRAWN`."""
+        infos = [entries[0].info for entries in self._entries]
+        return np.array([(info.item.key, info.probability, info.table_size) for info in infos], DRAWN)
 
 
 class Inserter:

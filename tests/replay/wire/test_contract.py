@@ -94,7 +94,7 @@ def sample(connection, table, count):
         places = np.empty((len(items), SIZE), np.uint8)
         items.read(list(places))
         found += [row.tobytes() for row in places]
-        keys += items.key.tolist()
+        keys += items.drawn["key"].tolist()
         if len(found) == count:
             break
     stream.close()

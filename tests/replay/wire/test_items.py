@@ -51,8 +51,7 @@ def test_rows_come_back_as_they_were_inserted(chunk_steps):
     order = [4, 0, 2, 2]
     items, rows = unpacked(answer(inserted(chunk_steps=chunk_steps), order))
     np.testing.assert_array_equal(rows, ROWS[order])
-    np.testing.assert_array_equal(items.key, 100 + np.array(order))
-    assert (items.key.dtype, items.probability.tolist(), items.table_size.tolist()) == (np.uint64, [0.5] * 4, [9] * 4)
+    assert items.drawn.tolist() == [(100 + index, 0.5, 9) for index in order]
 
 
 @given(rows=st.binary(min_size=12, max_size=12), first_key=st.integers(0, 2**64 - 1), steps=st.integers(1, 5))
@@ -60,7 +59,7 @@ def test_any_bytes_come_back_also_where_keys_pass_the_largest_number(rows, first
     table = np.frombuffer(rows, np.uint8).reshape(4, 3)
     items, found = unpacked(answer(inserted(table, first_key, steps), range(4)), 3)
     np.testing.assert_array_equal(found, table)
-    assert items.key.tolist() == [(first_key + index) % 2**64 for index in range(4)]
+    assert items.drawn["key"].tolist() == [(first_key + index) % 2**64 for index in range(4)]
 
 
 def test_the_memory_of_a_writer_does_not_grow_with_what_it_has_written():
