@@ -8,7 +8,7 @@ import platform
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -193,12 +193,10 @@ def record_hardware(workdir: Workdir, nodes: Sequence[Node], home: str) -> None:
 
 def processor(cpu_info: Path) -> str:
     """The CPU's name from a file like `/proc/cpuinfo`, or its architecture."""
-    try:
-        lines = cpu_info.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:(.*)", cpu_info.read_text(encoding="utf-8"), re.MULTILINE):
+            return found[1].strip()
+    return platform.machine()
 
 
 def _node(node: Node, cpus: float) -> dict[str, Any]:
