@@ -171,19 +171,17 @@ class MlflowWriter:
     """
 
     def __init__(self, uri: str, experiment: Experiment, workdir: Workdir) -> None:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, entities
 
-        self._client = MlflowClient(tracking_uri=uri)
+        self._client, self._entities = MlflowClient(tracking_uri=uri), entities
         self._run = _identity(workdir, "mlflow", lambda: self._create(experiment, workdir))
         # The run that was resumed is marked as finished.
         self._client.update_run(self._run, status="RUNNING")
 
     def write(self, report: MetricsReport, step: int) -> None:
         """Logs the finite metrics of a kind."""
-        from mlflow.entities import Metric
-
         metrics = [
-            Metric(_mlflow_name(f"{report.worker}/{name}"), value, round(1000 * report.time_s), step)
+            self._entities.Metric(_mlflow_name(f"{report.worker}/{name}"), value, round(1000 * report.time_s), step)
             for name, value in report.metrics.items()
             if math.isfinite(value)
         ]
@@ -195,12 +193,10 @@ class MlflowWriter:
 
     def _create(self, experiment: Experiment, workdir: Workdir) -> str:
         """A new run with the settings of `experiment`; returns its id."""
-        from mlflow.entities import Param
-
         tags, named = {"workdir": str(workdir.root)}, workdir.root.name
         run = self._client.create_run(self._experiment_id(experiment.name), tags=tags, run_name=named)
         settings = flatten(experiment.model_dump(mode="json")).items()
-        params = [Param(_mlflow_name(name), str(value)[:_LONGEST_VALUE]) for name, value in settings]
+        params = [self._entities.Param(_mlflow_name(name), str(value)[:_LONGEST_VALUE]) for name, value in settings]
         self._client.log_batch(run.info.run_id, params=params)
         return str(run.info.run_id)
 
