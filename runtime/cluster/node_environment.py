@@ -134,8 +134,11 @@ def pack_environment(
             f"no {' and no '.join(missing)} beside it; start `podzero train` from a clone (`uv run podzero train ...`),"
             " or leave cluster.install_environment out and install podzero on every node"
         )
+    # The symbolic links to subpackages become plain folders, because Ray's archives cannot hold links.
+    files = {file.relative_to(checkout).as_posix(): file for file in code_files(package)}
+    files |= {name: checkout / name for name in PROJECT_FILES}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, file in archived_files(package).items():
+        for name, file in sorted(files.items()):
             # `ZipInfo` has a fixed date: Ray names an archive after its bytes, and sends one that it knows only once.
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
@@ -143,16 +146,6 @@ def pack_environment(
     inputs = [(checkout / "uv.lock").read_text(encoding="utf-8"), python, *extras, *own]
     name = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
     return EnvironmentSpec(archive, name, python, tuple(extras), tuple(packages))
-
-
-def archived_files(package: Path) -> dict[str, Path]:
-    """The archive's files by their names in it, in order.
-
-    The symbolic links to subpackages become plain folders, because Ray's archives cannot hold links.
-    """
-    code = {file.relative_to(package.parent).as_posix(): file for file in code_files(package)}
-    project = {name: package.parent / name for name in PROJECT_FILES}
-    return dict(sorted({**code, **project}.items()))
 
 
 def code_files(package: Path) -> Iterator[Path]:
