@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from podzero.core.errors import TRY_AGAIN, ClusterError, PodzeroError, described
 from podzero.core.waiting import doubled, in_thread
@@ -67,8 +67,8 @@ class RemoteActor:
 
         ray.kill(self.actor, no_restart=not restart)
 
-    def diagnose(self, method: str, error: RayError) -> ClusterError | WorkerDied:
-        """Why a call failed with Ray's `error`: the node is lost, the process died, or only the answer was lost.
+    def diagnose(self, method: str, error: RayError) -> NoReturn:
+        """Raises why a call failed with Ray's `error`: the node is lost, the process died, or only the answer was lost.
 
         Asks Ray until it knows whether the process lives.
         """
@@ -89,11 +89,11 @@ class RemoteActor:
                 death = final
                 break
             else:
-                return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
+                raise ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}") from error
         lost = self.node is not None and not any(node["NodeID"] == self.node and node["Alive"] for node in ray.nodes())
         # Without the lines of identifiers, such as `class_name`, which Ray indents by a tab.
         why = "\n".join(line for line in str(death).splitlines() if not line.startswith("\t"))
-        return (NodeLost if lost else WorkerDied)(f"{self.name} is gone: {why}")
+        raise (NodeLost if lost else WorkerDied)(f"{self.name} is gone: {why}") from error
 
 
 class Call:
@@ -166,11 +166,8 @@ class Call:
             cause.__cause__ = error
             outcome.set_exception(cause)
         except RayError as error:
-            return in_thread("diagnosis", partial(self._diagnose, error))
+            return in_thread("diagnosis", partial(self._actor.diagnose, self._method, error))
         return outcome
-
-    def _diagnose(self, error: RayError) -> Any:
-        raise self._actor.diagnose(self._method, error) from error
 
 
 class NodeCalls:
