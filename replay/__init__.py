@@ -14,7 +14,6 @@ from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.reader import make_state_reader as make_state_reader
 from podzero.replay.records import Episode as Episode
 from podzero.replay.records import EpisodeLayout as EpisodeLayout
-from podzero.replay.records import Layout as Layout
 from podzero.replay.records import PositionLayout as PositionLayout
 from podzero.replay.records import RecordsWriter as RecordsWriter
 from podzero.replay.records import open_records as open_records

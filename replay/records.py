@@ -16,7 +16,7 @@ import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,20 +34,8 @@ _POSITIONS = "positions.bin"
 _RECORDS = "records.json"
 
 
-class Layout[Content](Protocol):
-    """How contents, such as the positions of a game, become rows."""
-
-    text: str
-    """What rows hold, as one line; folders with equal lines are interchangeable."""
-    row: np.dtype[Any]
-
-    def pack(self, content: Content) -> NDArray[Any]:
-        """The rows of a content."""
-        ...
-
-
 class PositionLayout:
-    """The row of one position of a game."""
+    """The row of one position of a game; `text` says what rows hold: folders with equal texts are interchangeable."""
 
     def __init__(self, spec: EnvSpec, discount: float, searched: bool = False) -> None:
         """`discount` is per move, of values. If `searched`, policies are a search's, in float16, not the moves."""
@@ -106,10 +94,10 @@ class PositionLayout:
         )
 
 
-class RecordsWriter[Content]:
+class RecordsWriter:
     """Writes a folder of records as a whole: leaving the context by an exception leaves nothing behind."""
 
-    def __init__(self, folder: Path, layout: Layout[Content]) -> None:
+    def __init__(self, folder: Path, layout: PositionLayout | EpisodeLayout) -> None:
         """Raises ConfigError if the folder exists, and OSError if it cannot be written; so do `add` and `finish`."""
         self._folder, self._layout = folder, layout
         self._unfinished = folder.with_name(f".{folder.name}.unfinished")
@@ -128,7 +116,7 @@ class RecordsWriter[Content]:
         self._file.close()
         shutil.rmtree(self._unfinished, ignore_errors=True)
 
-    def add(self, content: Content) -> None:
+    def add(self, content: Any) -> None:
         """Adds the positions of one game or episode, as the layout packs them."""
         rows = self._layout.pack(content)
         self._file.write(rows.tobytes())
@@ -148,7 +136,7 @@ def open_records(experiment: Experiment, spec: EnvSpec) -> RecordedPositions | R
     return (RecordedEpisodes if experiment.learns_model else RecordedPositions)(experiment, spec)
 
 
-def _open_rows[Kind: Layout[Any]](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
+def _open_rows[Kind: (PositionLayout, EpisodeLayout)](records: str | None, *layouts: Kind) -> tuple[Kind, NDArray[Any]]:
     """The layout of the folder `records`, one of `layouts`, and its rows `[N]`, mapped into memory."""
     folder = Path(records or "")
     what, tree = f"data.records = '{folder}'", read_json(folder / _RECORDS)
@@ -207,7 +195,7 @@ class Episode(NamedTuple):
 
 
 class EpisodeLayout:
-    """The row of one position of an episode.
+    """The row of one position of an episode; `text` as in `PositionLayout`.
 
     `value` is the discounted sum of the later rewards of the episode, `left` the number of steps until its end.
     """

@@ -20,7 +20,7 @@ from podzero.envs import Interface, gymnasium_interface, is_truth, make_env, spe
 from podzero.envs.boards.go import Go
 from podzero.evaluation.players import SearchPlayer
 from podzero.evaluation.resolve import search_player
-from podzero.replay import Episode, EpisodeLayout, Layout, PositionLayout, RecordsWriter
+from podzero.replay import Episode, EpisodeLayout, PositionLayout, RecordsWriter
 from podzero.tools.records.files import SUFFIXES, check_files, read_games
 from podzero.tools.records.games import Fault, FaultKind
 from podzero.tools.records.positions import GameReplay, PolicyOf, ReplayedGame
@@ -94,7 +94,7 @@ def import_games(
 
 def _recorded(
     files: Sequence[Path], game: EnvConfig, search: str | None, simulations: int | None, found: Imported
-) -> tuple[EnvSpec, Layout[Any], Iterator[Any], dict[str, Any]]:
+) -> tuple[EnvSpec, PositionLayout | EpisodeLayout, Iterator[Any], dict[str, Any]]:
     """The game, the layout, each game or episode of the files as the layout packs it, and which player searches the
     positions; games that are left out are counted.
     """
