@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import secrets
@@ -20,7 +21,6 @@ from podzero.core.types import EnvSpec
 from podzero.core.waiting import Wait
 from podzero.envs import Stored
 from podzero.replay.errors import RequestRefused, SignatureError, WrongServer
-from podzero.replay.ids import SampleIds
 from podzero.replay.shard import SAMPLES, Address, Addresses, Limits, Shard, tables_of
 from podzero.replay.wire import InsertStream, Sent
 
@@ -44,6 +44,8 @@ _ASKING_SHARE = 0.1
 """Largest share of time spent on these checks: each takes seconds if the shard hangs, in which nothing is written."""
 _LONGEST_PAUSE_S = 30.0
 """Longest time between two checks: one during which this machine itself stood still says nothing about the shard."""
+NUMBERS = 2**32
+"""Keys that share their upper bits."""
 
 
 class ShardedWriter:
@@ -209,6 +211,35 @@ class ShardedWriter:
         parsed = Address.parse(address)
         remote = parsed.endpoint.rpartition(":")[0] != self._near
         return _Connection(index, Shard(parsed, self._table), remote, unconfirmed)
+
+
+class SampleIds:
+    """Ids of the samples of one attempt of a writer, which cost no bytes: a Reverb item needs a key, and the writer
+    chooses it. Not thread-safe.
+
+    The upper 32 bits of a key stand for the writer with its attempt, the lower ones for a running number. An item of n
+    samples has the key of its first one; the others have the numbers after it.
+    """
+
+    def __init__(self, writer: str) -> None:
+        """`writer` names run, writer, attempt and table: keys of two tables must differ too, since a checkpoint of
+        Reverb holds the chunks of all tables by their keys.
+        """
+        self._writer, self._next = writer, 0
+
+    def take(self, items: int, samples_per_item: int) -> list[int]:
+        """The keys of the next items."""
+        count = items * samples_per_item
+        if self._next % NUMBERS + count > NUMBERS:
+            self._next += -self._next % NUMBERS  # the next series of `NUMBERS` numbers, with upper bits of its own
+        series, begin = divmod(self._next, NUMBERS)
+        self._next += count
+        # Each series counts on from a number of its own: among 10,000 writers, two with the same upper bits are likely.
+        digest = hashlib.blake2b(f"{self._writer}/{series}".encode(), digest_size=8).digest()
+        upper, first = divmod(int.from_bytes(digest), NUMBERS)
+        numbers = np.arange(begin, begin + count, samples_per_item, dtype=np.uint64)
+        keys: list[int] = ((numbers + first) % NUMBERS + upper * NUMBERS).tolist()
+        return keys
 
 
 def _checked(priorities: NDArray[Any], length: int) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.replay.ids import NUMBERS, SampleIds
+from podzero.replay.writer import NUMBERS, SampleIds
 
 
 @given(
