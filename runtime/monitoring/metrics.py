@@ -109,7 +109,8 @@ class MetricsLog:
         self._add_line(kind, metrics, step)
         if kind not in self._events:
             self._events[kind] = self._open_events(kind)
-        self._events[kind].add(_event(metrics, step))
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._events[kind].add(_record(Event(wall_time=time.time(), step=step, summary=Summary(value=values))))
         for writer in self._writers:
             writer.write(MetricsReport(time.time(), kind, metrics), step)
 
@@ -163,11 +164,6 @@ def _event_file(folder: Path, purge_step: int, kind: str) -> AppendFile:
     # Two starts within a second differ in the purge step.
     name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{purge_step:09d}"
     return AppendFile(folder / kind / name, header)
-
-
-def _event(metrics: Mapping[str, float], step: int) -> bytes:
-    values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-    return _record(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
 
 def _record(event: Event) -> bytes:

@@ -193,17 +193,15 @@ class MlflowWriter:
 
     def _create(self, experiment: Experiment, workdir: Workdir) -> str:
         """A new run with the settings of `experiment`; returns its id."""
+        # If another run creates it meanwhile, this fails, and finds it when it is repeated.
+        found = self._client.get_experiment_by_name(experiment.name)
+        parent = found.experiment_id if found else self._client.create_experiment(experiment.name)
         tags, named = {"workdir": str(workdir.root)}, workdir.root.name
-        run = self._client.create_run(self._experiment_id(experiment.name), tags=tags, run_name=named)
+        run = self._client.create_run(str(parent), tags=tags, run_name=named)
         settings = flatten(experiment.model_dump(mode="json")).items()
         params = [self._entities.Param(_mlflow_name(name), str(value)[:_LONGEST_VALUE]) for name, value in settings]
         self._client.log_batch(run.info.run_id, params=params)
         return str(run.info.run_id)
-
-    def _experiment_id(self, name: str) -> str:
-        # If another run creates it meanwhile, this fails, and finds it when it is repeated.
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
 
 
 def _mlflow_name(name: str) -> str:
@@ -246,16 +244,12 @@ class PrometheusWriter:
 
     def _metric(self, kind: type[Gauge | Counter], name: str, worker: str) -> Any:
         """The gauge of a kind, or its counter."""
-        metric = prometheus_name(name)
+        # Prometheus takes letters, digits and underscores.
+        metric = f"podzero_{re.sub(r'[^a-zA-Z0-9]+', '_', name).strip('_')}"
         if metric not in self._metrics:
             what = f"podzero's {name}, summed" if kind is Counter else f"podzero's {name}"
             self._metrics[metric] = kind(metric, what, _LABELS, registry=self._registry)
         return self._metrics[metric].labels(self._run, worker)
-
-
-def prometheus_name(name: str) -> str:
-    """The Prometheus name of a metric: letters, digits and underscores."""
-    return f"podzero_{re.sub(r'[^a-zA-Z0-9]+', '_', name).strip('_')}"
 
 
 def _identity(workdir: Workdir, service: str, create: Callable[[], str]) -> str:

@@ -12,7 +12,7 @@ from podzero.config import load
 from podzero.core.errors import ConfigError
 from podzero.files.workdir import Workdir, read_json
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.monitoring.writers import WANDB_STEP, MlflowWriter, PrometheusWriter, WandbWriter, prometheus_name
+from podzero.runtime.monitoring.writers import WANDB_STEP, MlflowWriter, PrometheusWriter, WandbWriter
 
 
 @pytest.fixture
@@ -141,6 +141,13 @@ def test_values_that_are_not_finite_and_odd_names_are_taken(writer):
     assert scraped(writer)["podzero_evaluation_score_mcts_100", "learner"] == 0.5
 
 
+def test_names_are_letters_digits_and_underscores(writer):
+    writer.write(MetricsReport(0.0, "learner", {"time/wait_replay": 0.5, "evaluation/score_@5!": 0.25}), 1)
+    found = scraped(writer)
+    assert found["podzero_time_wait_replay", "learner"] == 0.5
+    assert found["podzero_evaluation_score_5", "learner"] == 0.25
+
+
 def test_a_closed_endpoint_releases_its_port(writer):
     port = writer._server.server_port
     writer.close()
@@ -150,8 +157,3 @@ def test_a_closed_endpoint_releases_its_port(writer):
 def test_a_port_that_is_in_use_is_refused(writer):
     with pytest.raises(ConfigError, match=r"metrics\.prometheus"):
         PrometheusWriter(f"127.0.0.1:{writer._server.server_port}", "another")
-
-
-def test_names_are_letters_digits_and_underscores():
-    assert prometheus_name("time/wait_replay") == "podzero_time_wait_replay"
-    assert prometheus_name("evaluation/score_@5!") == "podzero_evaluation_score_5"
