@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +42,7 @@ from podzero.config import (
     read_yaml,
 )
 from podzero.core.errors import ConfigError, nearest
-from podzero.core.importing import approve
-from podzero.files.hub import HUB, hub_workdir
+from podzero.core.importing import approve, import_extra
 from podzero.files.store import store_of
 from podzero.files.workdir import Workdir, WorkdirError, split_step, step_folder, step_folders
 
@@ -315,6 +316,40 @@ def zoo_workdir(name: str) -> Workdir:
     if name not in names:
         raise ConfigError(f"no agent '{name}' comes with podzero{nearest(name, names)}; there are: {', '.join(names)}")
     return Workdir(_FOLDER / name)
+
+
+HUB = "hf:"
+"""Prefix of the names of agents on the Hugging Face hub: `hf:USER/NAME` is a model repository with the files of a
+working directory."""
+_HUB_FILES = ("experiment.yaml", "metrics.jsonl", "hardware.json", "code/*", "snapshots/*")
+_HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+def hub_repository(name: str) -> tuple[str, str | None]:
+    """The repository and the revision (a branch, tag or commit) of `hf:USER/NAME` or `hf:USER/NAME@REVISION`."""
+    if (found := _HUB_NAME.fullmatch(name)) is None:
+        raise ConfigError(f"'{name}': expected hf:USER/NAME, or hf:USER/NAME@REVISION for a branch, tag or commit")
+    return found[1], found[2]
+
+
+@cache
+def hub_workdir(name: str) -> Workdir:
+    """The working directory of an agent on the hub, in the hub's cache; without a network, what the cache has.
+
+    As with every agent, snapshots are checked by their digests, and its own code is imported only with the user's
+    consent.
+    """
+    repo, revision = hub_repository(name)
+    hub = import_extra("huggingface_hub", f"'{name}'", "hub")
+    try:
+        folder = hub.snapshot_download(repo, revision=revision, allow_patterns=list(_HUB_FILES))
+    # Its errors, those of the network among them, have no common base class.
+    except Exception as error:
+        raise ConfigError(f"'{name}' cannot be downloaded: {error}; check name, network and HF_TOKEN") from None
+    workdir = Workdir(folder)
+    if not workdir.is_run:
+        raise ConfigError(f"'{name}' is no agent of podzero: the repository holds no experiment.yaml")
+    return workdir
 
 
 def is_packed(name: str) -> bool:

@@ -6,8 +6,7 @@ from typing import Any
 
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
-from podzero.files.hub import repository
-from podzero.files.players import trained_player
+from podzero.files.players import hub_repository, trained_player
 from podzero.files.workdir import step_folder
 from podzero.learner.sharding import named_leaves
 from podzero.networks.snapshots import load_snapshot
@@ -37,7 +36,7 @@ def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     The repository is made if it is missing; its snapshot and code are replaced. For other programs `WEIGHTS` has the
     parameters by their paths, such as `heads.value.kernel`. Returns `pushed`, `address`, `files`.
     """
-    repo, revision = repository(to)
+    repo, revision = hub_repository(to)
     found = agent_info(who)
     player = trained_player("push", who).at_newest()
     assert player.step is not None

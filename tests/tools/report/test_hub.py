@@ -13,7 +13,7 @@ from hub import served_hub
 from podzero.core.errors import ConfigError
 from podzero.evaluation.evaluate import records_file
 from podzero.files import players
-from podzero.files.hub import repository
+from podzero.files.players import hub_repository
 from podzero.files.workdir import Workdir
 from podzero.networks.snapshots import load_snapshot
 
@@ -105,7 +105,7 @@ def test_without_the_repository_or_a_network_the_error_says_what_to_check(hub, p
 @pytest.mark.parametrize("name", ["hf:", "hf:ann", "hf:ann/a/b", "hf:/a", "hf:ann/a@", "hf:../../etc/x y"])
 def test_other_names_are_refused(name):
     with pytest.raises(ConfigError, match=r"expected hf:USER/NAME"):
-        repository(name)
+        hub_repository(name)
 
 
 def test_only_trained_agents_are_pushed(podzero):
