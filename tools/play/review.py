@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from math import isnan
 from pathlib import Path
 from typing import NamedTuple
@@ -199,8 +200,17 @@ def reviewed_moves(game: PlayableGame, points: float, found: Sequence[Searched])
     `points` are the first player's, NaN if they are not known. The last position needs no search if the game is over.
     """
     game.show(len(game.moves))
-    start, *values = _judged(game, points, found)
-    return start, _reviewed(game, start, values, found)
+    names, reviewed = game.names, list[ReviewedMove]()
+    values = list(_judged(game, points, found))
+    for ply, (before, after) in enumerate(pairwise(values)):
+        first, best = game.turn_at(ply) == 0, found[ply]
+        chosen = best.action == game.moves[ply]
+        cost = 0.0 if chosen else max((before - after) / 2 if first else (after - before) / 2, 0.0)
+        game.show(ply)
+        actions = () if chosen else (best.action,) if best.nodes is None else most_visited(best.nodes, best.action)
+        line = tuple(game.names_of(actions))
+        reviewed.append(ReviewedMove(game.sides[not first], names[ply], after, cost, actions[: len(line)], line))
+    return values[0], reviewed
 
 
 def _judged(game: PlayableGame, points: float, found: Sequence[Searched]) -> Iterator[float]:
@@ -211,20 +221,3 @@ def _judged(game: PlayableGame, points: float, found: Sequence[Searched]) -> Ite
         yield value if game.turn_at(ply) == 0 else -value
     if game.over:
         yield 0.0 if isnan(points) else 2 * points - 1
-
-
-def _reviewed(
-    game: PlayableGame, start: float, values: Sequence[float], found: Sequence[Searched]
-) -> list[ReviewedMove]:
-    before, names, reviewed = start, game.names, list[ReviewedMove]()
-    for ply, after in enumerate(values):
-        first, best = game.turn_at(ply) == 0, found[ply]
-        chosen = best.action == game.moves[ply]
-        cost = 0.0 if chosen else max((before - after) / 2 if first else (after - before) / 2, 0.0)
-        game.show(ply)
-        actions = () if chosen else (best.action,) if best.nodes is None else most_visited(best.nodes, best.action)
-        line = tuple(game.names_of(actions))
-        side = game.sides[not first]
-        reviewed.append(ReviewedMove(side, names[ply], after, cost, actions[: len(line)], line))
-        before = after
-    return reviewed
