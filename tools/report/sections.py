@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,8 @@ def measured(record: Record) -> list[ReportSection]:
     ]
 
 
+Interval = Callable[[float, Mapping[str, float]], tuple[float, float]]
+"""The ends of the band around a value, from it and all metrics of its evaluation."""
 MOST_DOTS = 80
 """Figures with more evaluations do not mark each point."""
 
@@ -66,16 +67,24 @@ class Evaluations:
         """`[R]`, a metric of each evaluation; NaN if it has none."""
         return np.array([self.by_step[step].get(name, np.nan) for step in self.steps])
 
-    def curve(
-        self, name: str, label: str, interval: Callable[[float, Mapping[str, float]], tuple[float, float]]
-    ) -> ReportCurve | None:
-        """A curve of a metric; its band is `interval` of value and metrics. None if no evaluation has the metric."""
+    def curve(self, name: str, label: str, interval: Interval) -> ReportCurve | None:
+        """A curve of a metric, with `interval` as its band. None if no evaluation has the metric."""
         if name not in self.names:
             return None
         found = [self.by_step[step] for step in self.steps]
         ends = [interval(one[name], one) if name in one else (np.nan, np.nan) for one in found]
         low, high = np.array(ends, float).T
         return ReportCurve(label, self.values(name), low, high)
+
+    def share(self, name: str, label: str, counted: str, trials: int) -> ReportCurve | None:
+        """A curve of shares of as many trials as the metric `counted` says, or else of `trials`; see `curve`."""
+
+        def interval(share: float, found: Mapping[str, float]) -> tuple[float, float]:
+            # Damaged files may hold shares below 0 or above 1.
+            made = round(found.get(counted) or trials)
+            return wilson(min(max(share, 0.0), 1.0) * made, made)
+
+        return self.curve(name, label, interval)
 
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
         """A list of one figure with the curves that are not None; empty if there are none."""
@@ -91,23 +100,14 @@ _NEWEST_MATCHES = 50
 def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str, Any]) -> ReportSection:
     """The section on playing strength, with 95% intervals; `ladder` as in `Evaluations`."""
     rounds = Evaluations(metrics, ladder)
+    labels = {f"acting/info_{name}": name for name in getattr(experiment.env, "metrics", ())}
+    own = Gauges("Metrics of the environment", "", "actor", labels, _OWN_METRICS)
     figures = [
         *_ratings(rounds),
         *_judgement(rounds, experiment.evaluation.positions),
         *_scores(rounds, experiment.evaluation.games),
         *_returns(rounds),
-        *metrics.figure(
-            "Returns of the actors",
-            "return",
-            "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
-            [metrics.gauge("actor", "acting/mean_return", "actors")],
-        ),
-        *metrics.figure(
-            "Metrics of the environment",
-            "",
-            "Numbers of `info` at the end of the actors' episodes (env.metrics): mean, least and greatest over time.",
-            [metrics.gauge("actor", f"acting/info_{name}", name) for name in getattr(experiment.env, "metrics", ())],
-        ),
+        *_figures(metrics, (_RETURNS, own)),
     ]
     return ReportSection("Strength", figures, _matches(ladder))
 
@@ -127,13 +127,10 @@ def _ratings(rounds: Evaluations) -> list[Figure]:
 
 
 def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
-    def interval(share: float, found: Mapping[str, float], band: str) -> tuple[float, float]:
-        return _interval(share, int(found.get(f"positions{band}", 0)))
-
-    whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
+    whole = rounds.share("keeps_value", "all plies", "positions", positions)
     bands = sorted((int(found[2]), int(found[3]), found[1]) for one in rounds.names if (found := _BAND.fullmatch(one)))
     by_ply = [
-        rounds.curve(f"keeps_value{band}", f"plies {first} to {last}", partial(interval, band=band))
+        rounds.share(f"keeps_value{band}", f"plies {first} to {last}", f"positions{band}", 0)
         for first, last, band in bands
     ]
     return rounds.figure(
@@ -147,24 +144,16 @@ def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
 
 def _scores(rounds: Evaluations, games: int) -> list[Figure]:
     """The scores against each opponent; `games` is the number of games per match if an evaluation lacks it."""
-
-    def interval(score: float, found: Mapping[str, float], opponent: str) -> tuple[float, float]:
-        # Matches have an even number of games: each opening is played from both sides.
-        return _interval(score, round(found.get(f"games_{opponent}") or games + games % 2))
-
+    # Matches have an even number of games: each opening is played from both sides.
+    games += games % 2
     opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
-    curves = [rounds.curve(f"score_{name}", name, partial(interval, opponent=name)) for name in opponents]
+    curves = [rounds.share(f"score_{name}", name, f"games_{name}", games) for name in opponents]
     return rounds.figure(
         "Scores against opponents",
         "share",
         "Mean score of each evaluation's games (win 1, draw 1/2, loss 0) by opponent, with 95% intervals.",
         curves,
     )
-
-
-def _interval(share: float, trials: int) -> tuple[float, float]:
-    # Damaged files may hold shares below 0 or above 1.
-    return wilson(min(max(share, 0.0), 1.0) * trials, trials)
 
 
 def _returns(rounds: Evaluations) -> list[Figure]:
@@ -225,6 +214,11 @@ _LEARNING = (
     Gauges("Gradient norm", "", "learner", {"learner/gradient_norm": "gradient norm"},
            "Norm of the gradient before it is clipped."),
 )
+_RETURNS = Gauges(
+    "Returns of the actors", "return", "actor", {"acting/mean_return": "actors"},
+    "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
+)
+_OWN_METRICS = "Numbers of `info` at the end of the actors' episodes (env.metrics): mean, least and greatest over time."
 _DATA = (
     Gauges("Replay ratio", "samples per insert", "replay", {"replay/samples_per_insert": "replay ratio"},
            "How often each sample was trained on, on average over each replay shard; replay.samples_per_insert is "
