@@ -10,7 +10,7 @@ from podzero.core.errors import ConfigError
 from podzero.core.reading import standard_input
 from podzero.core.waiting import in_thread
 from podzero.envs import GameOfChance, make_env
-from podzero.envs.boards.go import GO_GAMES
+from podzero.envs.boards.go import GO_GAMES, Go
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.resolve import outlook_of, usual_simulations, with_simulations
 from podzero.files.players import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, knows_komi, parse_player
@@ -41,10 +41,10 @@ def serve(
         case "uci":
             UciServer(who, where.title, parts, write).run(standard_input())
         case "gtp":
-            GtpServer(who, parts, write, resign_at, knows_komi(player)).run(standard_input())
+            GtpServer(who, parts, write, resign_at).run(standard_input())
         case _:
             look = in_thread("network-load", lambda: outlook_of(who, make_env(where)))
-            KataGoServer(who, parts, write, look, knows_komi(player)).run(standard_input())
+            KataGoServer(who, parts, write, look).run(standard_input())
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> EnvConfig:
@@ -79,7 +79,7 @@ def make_parts(who: str, simulations: int | None, where: EnvConfig) -> EnginePar
     search = TimedSearch(
         lambda size: make_player(with_simulations(who, size), env, size, discount, keep_nodes=True), usual, most
     )
-    parts = EngineParts(PlayableGame(env), search)
+    parts = EngineParts(PlayableGame(env), search, isinstance(env, Go) and knows_komi(parsed))
     parts.search.prepare(Root.of(parts.game.beginning))
     # Compiles the game's step too.
     parts.game.copy().play(parts.game.legal[0])

@@ -147,18 +147,13 @@ class GtpServer:
 
     The first command that needs the parts waits until they are loaded; `write` sends a response, of one line or more.
     The engine resigns when the value of its best move is at most `resign_at` for `RESIGN_TURNS` turns in a row. The
-    komi of a game of Go changes only its score, unless the search `knows_komi`.
+    komi of a game of Go changes only its score, unless the search knows it.
     """
 
     def __init__(
-        self,
-        who: str,
-        parts: Future[EngineParts],
-        write: Callable[[str], None],
-        resign_at: float | None = None,
-        knows_komi: bool = False,
+        self, who: str, parts: Future[EngineParts], write: Callable[[str], None], resign_at: float | None = None
     ) -> None:
-        self._who, self._parts, self._write, self._knows_komi = who, parts, write, knows_komi
+        self._who, self._parts, self._write = who, parts, write
         self._komi = KOMI
         self._undoable: list[int] = []
         """Plies before each command that `undo` takes back, so that it takes back a pass that gave the turn as well."""
@@ -280,7 +275,7 @@ class GtpServer:
 
     def _set_komi(self, words: list[str]) -> None:
         komi = take_number(words, "a komi")
-        if self._knows_komi and isinstance(self._game.env, Go):
+        if self._parts.result().knows_komi:
             try:
                 check_komi(komi)
             except ValueError as error:
@@ -290,7 +285,7 @@ class GtpServer:
     def _root(self, forbidden: np.ndarray[Any, Any] | None = None) -> Root:
         """The position to search, with the controller's komi if the search knows it."""
         position = self._game.position
-        if self._knows_komi and isinstance(self._game.env, Go):
+        if self._parts.result().knows_komi:
             position = position._replace(state=with_komi(position.state, np.asarray(self._komi)))
         return Root.of(position, forbidden)
 

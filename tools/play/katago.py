@@ -129,19 +129,13 @@ class KataGoServer:
     """The engine's side of the protocol, for the player called `who`.
 
     One position is searched at a time, those of the highest priority first. `write` sends an answer of one line. `look`
-    is the player's network, if it has one: without an ownership head answers have no score. The search is told the komi
-    only if it `knows_komi`.
+    is the player's network, if it has one: without an ownership head answers have no score.
     """
 
     def __init__(
-        self,
-        who: str,
-        parts: Future[EngineParts],
-        write: Callable[[str], None],
-        look: Future[Look | None],
-        knows_komi: bool = False,
+        self, who: str, parts: Future[EngineParts], write: Callable[[str], None], look: Future[Look | None]
     ) -> None:
-        self._who, self._parts, self._look, self._knows_komi = who, parts, look, knows_komi
+        self._who, self._parts, self._look = who, parts, look
         self._write: Callable[[Mapping[str, Any]], None] = lambda tree: write(json.dumps(tree, allow_nan=False))
         self._incoming: Queue[str | End] = Queue()
         self._open = True
@@ -259,10 +253,10 @@ class KataGoServer:
 
     def _warnings(self, query: Query) -> Iterator[tuple[str, str]]:
         """What will not be as the query asks: the field, and the reason."""
-        most = self._search.most
+        most, knows_komi = self._search.most, self._parts.result().knows_komi
         if query.rules != _RULES:
             yield "rules", f"the search knows only {_RULES}, without suicide; all stones count as alive"
-        if query.komi != KOMI and not self._knows_komi:
+        if query.komi != KOMI and not knows_komi:
             yield "komi", f"the search knows only {KOMI}: scores are for {query.komi:g}, win rates are not"
         if query.max_visits is not None and query.max_visits > most:
             yield "maxVisits", f"at most {most:,} are made; start with --simulations {query.max_visits} to have more"
@@ -293,13 +287,14 @@ class KataGoServer:
 
     def _begun(self, query: Query, first: Player | None) -> PlayableGame:
         """The game of a query before its moves."""
-        game = self._parts.result().game.copy()
+        parts = self._parts.result()
+        game = parts.game.copy()
         size = game.env.spec.observation_shape[0]
         for field, asked in (("boardXSize", query.board_x_size), ("boardYSize", query.board_y_size)):
             if asked != size:
                 raise _FieldError(field, f"{self._who} plays on {size} x {size}, not on {asked}")
         start = game.beginning.state
-        game.restart(state=with_komi(start, np.asarray(query.komi)) if self._knows_komi else None)
+        game.restart(state=with_komi(start, np.asarray(query.komi)) if parts.knows_komi else None)
         with notation_errors(partial(_FieldError, "initialStones"), "Illegal position"):
             place_stones(game, [(player == "B", point) for player, point in query.initial_stones])
         if first:

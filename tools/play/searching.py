@@ -418,6 +418,8 @@ class EngineParts(NamedTuple):
 
     game: PlayableGame
     search: TimedSearch
+    knows_komi: bool = False
+    """Whether the game is Go, and the search can be told its komi."""
 
 
 def failure_of(command: str, error: Exception, parts: Future[EngineParts]) -> str:

@@ -59,7 +59,7 @@ def parts_of():
     with `most` simulations wait for its `gate`, and set `waits`. Without `searches`, moves are random.
     """
 
-    def make(name, usual=16, most=64, searches=True):
+    def make(name, usual=16, most=64, searches=True, knows_komi=False):
         (game, legal), sizes, open_gate, gate, waits = game_of(name), [], Event(), Event(), Event()
         open_gate.set(), gate.set()
         search = TimedSearch(
@@ -75,7 +75,7 @@ def parts_of():
         sizes.clear()
         search.searched, search.gate, search.waits = sizes, gate, waits
         future = Future()
-        future.set_result(EngineParts(game, search))
+        future.set_result(EngineParts(game, search, knows_komi))
         return future
 
     return make

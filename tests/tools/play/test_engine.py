@@ -121,7 +121,7 @@ def parts_of(who, simulations=None, game=None):
 
 
 def test_players_without_a_search_are_engines_too():
-    game, search = parts_of("solver", game="tic_tac_toe")
+    game, search, _ = parts_of("solver", game="tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
     *_, searched = search.results(Root.of(game.position), 1)
@@ -141,7 +141,7 @@ def tic_tac_toe(untrained):
 
 
 def test_a_trained_player_searches_up_to_a_number_of_simulations(tic_tac_toe):
-    game, search = tic_tac_toe
+    game, search, _ = tic_tac_toe
     game.restart([0])
     assert (search.usual, search.most) == (8, 32)
     for simulations, made in ((search.usual, 8), (13, 13), (4, 13), (100, 32), (100, 32)):

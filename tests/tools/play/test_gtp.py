@@ -162,7 +162,7 @@ def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
 
 @pytest.mark.parametrize("knows_komi", [True, False])
 def test_a_search_that_knows_komi_is_told_it_and_keeps_it(parts_of, monkeypatch, knows_komi):
-    parts, written, told = parts_of("go_9x9"), [], []
+    parts, written, told = parts_of("go_9x9", knows_komi=knows_komi), [], []
     search = parts.result().search
     results = search.results
 
@@ -172,13 +172,13 @@ def test_a_search_that_knows_komi_is_told_it_and_keeps_it(parts_of, monkeypatch,
 
     monkeypatch.setattr(search, "results", noted)
     lines = ["genmove b", "komi 9", "genmove w", "clear_board", "fixed_handicap 2", "genmove w", "undo", "genmove w"]
-    GtpServer("who", parts, written.append, knows_komi=knows_komi).run(lines)
+    GtpServer("who", parts, written.append).run(lines)
     assert told == ([15, 18, 18, 18] if knows_komi else [15] * 4)
 
 
 def test_a_komi_that_the_search_cannot_be_told_is_refused(parts_of):
-    parts, written = parts_of("go_9x9"), []
-    GtpServer("who", parts, written.append, knows_komi=True).run(["komi 0.25", "komi 375", "komi 0.5"])
+    parts, written = parts_of("go_9x9", knows_komi=True), []
+    GtpServer("who", parts, written.append).run(["komi 0.25", "komi 375", "komi 0.5"])
     assert [answer.rstrip()[0] for answer in written] == ["?", "?", "="]
     assert "unacceptable komi 375.0" in written[1]
 

@@ -27,12 +27,12 @@ def black_owns_half(states):
 def ask(parts_of):
     """Sends objects or lines to a server; returns its answers."""
 
-    def run(*queries, look=black_owns_half, knows_komi=False, game="go_7x7", lines=None, parts=None, **kinds):
+    def run(*queries, look=black_owns_half, game="go_7x7", lines=None, parts=None, **kinds):
         seen, written = Future(), []
         seen.set_result(look)
         parts = parts or parts_of(game, **kinds)
         texts = lines or [one if isinstance(one, str) else json.dumps(one) for one in queries]
-        KataGoServer("who", parts, written.append, seen, knows_komi).run(texts)
+        KataGoServer("who", parts, written.append, seen).run(texts)
         return [json.loads(line) for line in written]
 
     return run
