@@ -19,15 +19,7 @@ from podzero.envs.notation import NotationError, fen_of, pieces_of, state_of, wh
 from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.evaluation.records import centipawns
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import (
-    MOVES_LEFT,
-    OVERHEAD_S,
-    EngineParts,
-    Root,
-    SearchedLines,
-    failure_of,
-    share_of_clock,
-)
+from podzero.tools.play.searching import MOVES_LEFT, EngineParts, Root, SearchedLines, failure_of, share_of_clock
 
 _MOST_LINES = 218
 """Most legal moves of a chess position."""
@@ -283,7 +275,7 @@ class GoLimits:
     def seconds(self, white: bool) -> float | None:
         """Seconds for this move; None without a time limit."""
         if self.movetime is not None:
-            return max(self.movetime / 1000 - OVERHEAD_S, 0.0)
+            return share_of_clock(self.movetime / 1000, moves=1)
         remaining, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
         return None if remaining is None else share_of_clock(remaining / 1000, increment / 1000, self.movestogo)
 
