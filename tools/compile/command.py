@@ -138,8 +138,7 @@ def compile_for_slice(
     if {"device", "take", "evaluation"} <= estimated.keys():
         rates = play_rates(estimated["device"], estimated["take"], estimated["evaluation"])
         if {"learner", "server"} <= estimated.keys():
-            needs = feeding_needs(experiment, estimated["learner"], estimated["server"], rates)
-            rates = rates | {"feeding": needs}
+            rates["feeding"] = feeding_needs(experiment, estimated["learner"], estimated["server"], rates)
     return CompiledSlice(experiment.name, found, experiment.cluster.slices, programs, rates)
 
 

@@ -363,19 +363,18 @@ def report(task: Task, game: PlayableGame, searched: SearchedLines, look: Look |
         return {"scoreLead": lead, "scoreMean": lead, **squares}
 
     root, after = (None, ()) if look is None else _seen(game, lines, look)
-    infos = []
-    for order, line in enumerate(lines):
-        infos.append(
-            {
-                "move": game.name(line.action),
-                "visits": line.visits,
-                **_rates(sign * line.value),
-                "prior": round(line.probability if root is None else float(root.policy[line.action]), 6),
-                "order": order,
-                "pv": game.names_of(line.moves[: query.analysis_pv_len + 1]),
-                **(owned(after[order], query.include_moves_ownership) if len(after) else {}),
-            }
-        )
+    infos = [
+        {
+            "move": game.name(line.action),
+            "visits": line.visits,
+            **_rates(sign * line.value),
+            "prior": round(line.probability if root is None else float(root.policy[line.action]), 6),
+            "order": order,
+            "pv": game.names_of(line.moves[: query.analysis_pv_len + 1]),
+            **(owned(after[order], query.include_moves_ownership) if len(after) else {}),
+        }
+        for order, line in enumerate(lines)
+    ]
     value = lines[0].value if searched.found.value is None else float(np.clip(searched.found.value, -1, 1))
     about = {"currentPlayer": "B" if black else "W", "visits": searched.simulations, **_rates(sign * value)}
     answer = {**task.about, "isDuringSearch": during, "moveInfos": infos, "rootInfo": about}

@@ -79,7 +79,6 @@ class GamePage:
     def __init__(self, parts: PageParts) -> None:
         self._parts = parts
         self._game = PlayableGame(parts.env)
-        self._players = dict(parts.players)
         self._opponent = next(iter(parts.players))
         self._simulations = parts.simulations
         self._side = 0
@@ -312,10 +311,10 @@ class GamePage:
         self._busy = True
         ply = self._game.ply
         self._status.set_text(f"{self._opponent} searches with {self._simulations} simulations ...")
-        state, simulations = self._game.state, self._simulations
+        state, simulations, players = self._game.state, self._simulations, self._parts.players
         # In a thread, so that the page stays responsive; `_busy` keeps the game from changing meanwhile.
         try:
-            answers = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
+            answers = {name: await run.io_bound(player, state, simulations) for name, player in players.items()}
         finally:
             self._busy = False
         found = answers.pop(self._opponent)

@@ -55,6 +55,7 @@ class BoardPicture:
         self._game = game
         self._margin = margin
         self._rows, self._columns = size
+        self._squares = [(row, column) for row in range(self._rows) for column in range(self._columns)]
         self._slant = CELL / 2 if game in HEX_GAMES else 0.0
         self._lines = game.startswith("go_")
 
@@ -98,10 +99,6 @@ class BoardPicture:
         chosen = [] if marks.chosen is None else [self._frame(marks.chosen, "#0077cc")]
         owned = [self._owned(square, owner) for square, owner in marks.owned.items()]
         return owned + [self._frame(square, "#e07b00") for square in marks.last] + chosen
-
-    @property
-    def _squares(self) -> list[Square]:
-        return [(row, column) for row in range(self._rows) for column in range(self._columns)]
 
     def center(self, square: Square) -> tuple[float, float]:
         """The point in the middle of a square, in the picture's units."""

@@ -92,10 +92,8 @@ class GymnasiumWatcher:
             policy = self._policy or random_policy(environments.spec)
 
             def show(step: VectorStep) -> None:
-                if self._rendering.renders:
-                    recorded.add_frame(lambda: environments.render()[0])
-                else:
-                    recorded.add_frame(lambda: observed_picture(step.observation[0]))
+                renders, seen = self._rendering.renders, step.observation[0]
+                recorded.add_frame(lambda: environments.render()[0] if renders else observed_picture(seen))
 
             def choose(key: Array, step: VectorStep) -> tuple[Array, Array | None]:
                 progress(f"seed {seed}: step {recorded.steps:,}")

@@ -56,21 +56,18 @@ def _replay(env: Any, kept: StoredGame) -> SampleGame | None:
         game.restart(kept.game.moves)
     except NotationError:
         return None
-    frames, numbers = [], dict[str, int]()
-    ground, extent = "", (0, 0)
+    frames, numbers, ground = [], dict[str, int](), ""
     for ply in range(len(game.moves) + 1):
         game.show(ply)
-        drawing = drawing_of(game)
-        if drawing is None:
+        if (drawing := drawing_of(game)) is None:
             return None
         picture = BoardPicture(env.spec.name, drawing.size)
+        ground = ground or picture.ground(drawing)
         # Most SVG elements stay from ply to ply: the page holds each once, and a frame is a list of their numbers.
-        if ply == 0:
-            ground, extent = picture.ground(drawing), picture.extent
         parts = picture.pieces(drawing, Marks(last=last_squares(game)))
         frames.append([numbers.setdefault(part, len(numbers)) for part in parts])
     title, opening = f"{kept.origin}: {game_title(kept.game)}", kept.game.opening_plies
     caption = f"{kept.game.first} moves first."
     if opening:
         caption += f" The first {opening} plies are a random opening."
-    return SampleGame(title, extent, ground, tuple(numbers), frames, game.names, caption)
+    return SampleGame(title, picture.extent, ground, tuple(numbers), frames, game.names, caption)
