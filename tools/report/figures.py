@@ -257,9 +257,9 @@ class MetricCurves:
             return None
         return ReportCurve(label, *self._bins.envelope(self.timeline.hours(values.times), values.values))
 
-    def per_s(self, kind: str, name: str, label: str, scale: float = 1.0) -> ReportCurve | None:
-        """The rate of a count, summed over the workers of a kind, times `scale`; None if nothing was counted."""
-        workers = [counts for counts in self.history.each(kind, name) if counts.values.any()]
+    def per_s(self, name: str, label: str, scale: float = 1.0) -> ReportCurve | None:
+        """The rate of a count of the actors, summed over them, times `scale`; None if nothing was counted."""
+        workers = [counts for counts in self.history.each("actor", f"count/{name}") if counts.values.any()]
         if not workers:
             return None
         rates = [self._bins.per_s(self.timeline.hours(counts.times), counts.values) for counts in workers]

@@ -298,49 +298,25 @@ SCORE = "selfplay/score_"
 def games(metrics: MetricCurves) -> ReportSection:
     """The section on the actors' games: length, values and depth of the search."""
     scores = [name for name in sorted(metrics.history.names("actor")) if name.startswith(SCORE)]
-    points = Gauges(
-        "Points against opponents",
-        "points per game",
-        "actor",
-        {name: name.removeprefix(SCORE) for name in scores if name.rpartition("_")[2] not in SPREAD},
-        "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost.",
-    )
+    labels = {name: name.removeprefix(SCORE) for name in scores if name.rpartition("_")[2] not in SPREAD}
+    caption = "Mean points of the search against each of actors.opponents: 1 won, 0.5 drew, 0 lost."
+    points = Gauges("Points against opponents", "points per game", "actor", labels, caption)
     return ReportSection("Games of the actors", _figures(metrics, (*_GAMES, points)))
 
 
 def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
     """The section on the rate of each stage and its share of the time."""
     batch = experiment.learner.batch_size
-    figures = [
-        *metrics.figure(
-            "Moves and samples",
-            "per second",
-            "Moves, or environment steps, of all actors; samples that they wrote and that the learner trained on.",
-            [
-                metrics.per_s("actor", "count/moves", "moves"),
-                metrics.per_s("actor", "count/samples", "samples written"),
-                metrics.steps_per_s("samples trained on", scale=batch),
-            ],
-        ),
-        *metrics.figure(
-            "Network evaluations",
-            "per second",
-            "Positions that the network evaluated for the searches of all actors.",
-            [metrics.per_s("actor", "count/evaluations", "evaluations")],
-        ),
-        *metrics.figure(
-            "Games",
-            "per hour",
-            "Games, or episodes, that the actors finished.",
-            [metrics.per_s("actor", "count/games", "games", scale=3600.0)],
-        ),
-        *metrics.figure(
-            "Learner steps",
-            "per second",
-            f"Steps of the learner, of {batch:,} samples.",
-            [metrics.steps_per_s("steps")],
-        ),
-    ]
+    moves, samples = metrics.per_s("moves", "moves"), metrics.per_s("samples", "samples written")
+    evaluations = metrics.per_s("evaluations", "evaluations")
+    finished = metrics.per_s("games", "games", scale=3600.0)
+    trained, steps = metrics.steps_per_s("samples trained on", scale=batch), metrics.steps_per_s("steps")
+    caption = "Moves, or environment steps, of all actors; samples that they wrote and that the learner trained on."
+    figures = metrics.figure("Moves and samples", "per second", caption, [moves, samples, trained])
+    caption = "Positions that the network evaluated for the searches of all actors."
+    figures += metrics.figure("Network evaluations", "per second", caption, [evaluations])
+    figures += metrics.figure("Games", "per hour", "Games, or episodes, that the actors finished.", [finished])
+    figures += metrics.figure("Learner steps", "per second", f"Steps of the learner, of {batch:,} samples.", [steps])
     for kind in ("actor", "learner", "reanalyser"):
         title, caption = f"Where the time goes: {kind}", f"Share of wall time by stage, mean over the {kind} processes."
         figures += metrics.figure(title, "share", caption, metrics.shares(kind), stacked=True)
