@@ -55,21 +55,18 @@ class Review(NamedTuple):
 
     where: str
     game: PlayedGame
-    env: Env
+    text: str
+    """The record with notes."""
+    suffix: str
+    """That of a file for `text`: `.sgf` or `.pgn`."""
     player: str
     """The full name of the player that searched, such as RUN@STEP."""
     simulations: int
-    komi: float
-    """Of a game of Go."""
     komi_note: str
     """What is to be said of the komi; empty if the search knows it."""
     start: float
     """The value of the initial position for the first player."""
     moves: Sequence[ReviewedMove]
-
-    def text(self) -> str:
-        """The record with notes, as SGF or PGN."""
-        return record_text(self.env, self.game, notes=notes_on(self.moves), komi=self.komi)
 
     def costliest(self, most: int) -> dict[int, ReviewedMove]:
         """See the function `costliest`."""
@@ -79,13 +76,8 @@ class Review(NamedTuple):
         """Writes `text` to a file, and returns its name."""
         with os_errors(ConfigError, f"the review cannot be written to {to}", "choose another file with --to"):
             to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_text(self.text(), encoding="utf-8")
+            to.write_text(self.text, encoding="utf-8")
         return to
-
-    @property
-    def suffix(self) -> str:
-        """That of a file for `text`."""
-        return record_suffix(self.env.spec.name)
 
 
 def notes_on(moves: Sequence[ReviewedMove]) -> dict[int, Note]:
@@ -141,7 +133,8 @@ def review(
     whole = PlayedGame(first, second, tuple(played.moves), points)
     komi = KOMI if recorded.komi is None else recorded.komi
     note = "" if told or komi == KOMI else f"{komi:g}; {player.name} knows only {KOMI}, for which its win rates are"
-    return Review(recorded.where, whole, env, player.name, simulations, komi, note, start, moves)
+    text, suffix = record_text(env, whole, notes=notes_on(moves), komi=komi), record_suffix(env.spec.name)
+    return Review(recorded.where, whole, text, suffix, player.name, simulations, note, start, moves)
 
 
 def _points(game: PlayableGame, recorded: RecordedGame) -> float:

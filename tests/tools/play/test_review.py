@@ -73,7 +73,7 @@ def test_the_record_says_who_won_where_the_rules_do_not(by_lowest, written):
     found = review(file, "mcts:8", game="go_7x7")
     assert found.game[:2] == ("Ann ] Ä", "Bob")
     assert (found.game.points, found.game.end) == (0.0, "over")
-    read = sgf.Sgf_game.from_string(found.text())
+    read = sgf.Sgf_game.from_string(found.text)
     assert (read.get_komi(), read.get_winner(), read.get_player_name("b")) == (5.5, "w", "Ann ] Ä")
     assert found.komi_note == ""
 
@@ -85,7 +85,7 @@ def test_the_rules_say_who_won_where_the_record_is_wrong(by_lowest, written):
 
 def test_a_draw_that_the_players_agreed_on_is_one(by_lowest, written):
     found = review(written("g.pgn", "1. e4 e5 1/2-1/2"), "mcts:8", game="chess")
-    text = found.text()
+    text = found.text
     assert '[Result "1/2-1/2"]' in text
     assert "Termination" not in text
 
@@ -97,7 +97,7 @@ def test_names_in_a_file_cannot_act_on_the_terminal(by_lowest, written, capsys):
 
 def test_an_sgf_with_notes_has_win_rates_comments_and_variations(by_lowest, written):
     found = review(written("g.sgf", "(;GM[1]SZ[7];B[dd];W[aa];B[ba])"), "mcts:8", game="go_7x7")
-    read = sgf.Sgf_game.from_string(found.text())
+    read = sgf.Sgf_game.from_string(found.text)
     main = [node.get_move() for node in read.get_main_sequence()[1:]]
     assert main == [("b", (3, 3)), ("w", (6, 0)), ("b", (6, 1))]
     first, second = read.get_main_sequence()[1:3]
@@ -109,7 +109,7 @@ def test_an_sgf_with_notes_has_win_rates_comments_and_variations(by_lowest, writ
     assert len(list(first)) == 1
     assert read.get_winner() is None
     # Our own reader takes the main line of what we write.
-    assert [one.move for one in review(written("h.sgf", found.text()), "mcts:8", game="go_7x7").moves] == [
+    assert [one.move for one in review(written("h.sgf", found.text), "mcts:8", game="go_7x7").moves] == [
         "D4", "A7", "B7",
     ]  # fmt: skip
 
@@ -117,7 +117,7 @@ def test_an_sgf_with_notes_has_win_rates_comments_and_variations(by_lowest, writ
 def test_a_pgn_with_notes_is_read_by_python_chess(by_lowest, written):
     text = '[White "Ann"]\n[Black "Bob"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n'
     found = review(written("g.pgn", text), "mcts:8", game="chess")
-    game = chess.pgn.read_game(io.StringIO(found.text()))
+    game = chess.pgn.read_game(io.StringIO(found.text))
     assert not game.errors
     assert (game.headers["White"], game.headers["Black"], game.headers["Result"]) == ("Ann", "Bob", "1-0")
     assert [node.san() for node in game.mainline()] == ["e4", "e5", "Qh5", "Nc6", "Bc4", "Nf6", "Qxf7#"]
@@ -131,10 +131,10 @@ def test_a_pgn_with_notes_is_read_by_python_chess(by_lowest, written):
 
 def test_games_of_other_rules_have_their_notes_as_comments(by_lowest, written):
     found = review(written("g.pgn", '[Variant "connect_four"]\n\n1. d d 2. c *'), "mcts:8", game="connect_four")
-    assert "{[%eval" in found.text()
-    assert "(1." not in found.text()
-    assert '[Result "*"]' in found.text()
-    again = review(written("h.pgn", found.text()), "mcts:8", game="connect_four")
+    assert "{[%eval" in found.text
+    assert "(1." not in found.text
+    assert '[Result "*"]' in found.text
+    again = review(written("h.pgn", found.text), "mcts:8", game="connect_four")
     assert [one.move for one in again.moves] == ["d", "d", "c"]
 
 
@@ -143,7 +143,7 @@ def test_a_better_line_follows_the_tree(written):
     last = found.moves[-1]
     assert last.line[0] == "a3"
     assert last.cost > 0.3
-    assert found.text().count("better") >= 1
+    assert found.text.count("better") >= 1
 
 
 @pytest.mark.parametrize(
