@@ -120,13 +120,11 @@ class ComparedSlices(NamedTuple):
         console.print(table)
 
 
-def compile_for_slice(
-    experiment: Experiment, where: str, program: str | None, depth: float | None = None
-) -> CompiledSlice:
+def compile_for_slice(experiment: Experiment, where: str, program: str | None, depth: float | None) -> CompiledSlice:
     """Compiles one program, or all if `program` is None, for a slice.
 
     With `device`, `evaluation` is compiled as well, to compare the two, and `take`, which follows it. `depth` is the
-    mean depth of the searches in `device`; by default `programs.DEPTH`.
+    mean depth of the searches in `device`; None for that of `programs.DEPTH`.
     """
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device", "take") if program == "device" else (program,)
