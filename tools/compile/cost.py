@@ -160,19 +160,16 @@ class _Counter:
         if opcode == "while":
             self._loop(computation, instruction, cost)
         elif opcode == "conditional":
-            names = [*instruction.called("branch_computations")] or [
-                *instruction.called("true_computation"), *instruction.called("false_computation")
-            ]  # fmt: skip
+            bodies = self._module.called(instruction, "branch_computations", "true_computation", "false_computation")
             # Only one branch runs: that with the most traffic, where it is not known how often.
-            branches = [self.computation(self._module.computations[name]) for name in names]
-            branches.sort(key=lambda branch: sum(branch.traffic.values()))
+            branches = sorted(map(self.computation, bodies), key=lambda branch: sum(branch.traffic.values()))
             share = self._mean(instruction)
             cost.add(branches[-1], 1 if share is None else share)
             if share is not None:
                 cost.add(branches[0], 1 - share)
         elif opcode in ("call", "async-start"):
-            for name in instruction.called("to_apply") or instruction.called("calls"):
-                cost.add(self.computation(self._module.computations[name]))
+            for called in self._module.called(instruction, "to_apply", "calls"):
+                cost.add(self.computation(called))
         else:
             self._scheduled(computation, instruction, cost)
 
@@ -182,8 +179,8 @@ class _Counter:
             trips = self._mean(instruction)
         if trips is None:
             trips, cost.unknown_loops = 1, cost.unknown_loops + 1
-        for name in instruction.called("body") + instruction.called("condition"):
-            cost.add(self.computation(self._module.computations[name]), trips)
+        for called in self._module.called(instruction, "body", "condition"):
+            cost.add(self.computation(called), trips)
 
     def _mean(self, instruction: Instruction) -> float | None:
         """How often an instruction runs what it calls, from the named scope that it is directly in; None if unknown."""
@@ -209,8 +206,7 @@ class _Counter:
             return instruction.attribute(r'custom_call_target="([^"]*)"') or instruction.opcode
         if instruction.opcode != "fusion":
             return instruction.opcode.removesuffix("-start")
-        (name,) = instruction.called("calls")
-        fused = self._module.computations[name]
+        (fused,) = self._module.called(instruction, "calls")
         inside = {part.opcode for part in fused.instructions.values()}
         return next((opcode for opcode in _NAMING if opcode in inside), fused.root.opcode)
 
@@ -223,11 +219,11 @@ class _Counter:
             cost.collectives.append(collective)
         elif instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes:
             cost.host_transfers += 1
-        for name in instruction.called("calls"):
-            fused, inside = self._module.computations[name], Cost()
+        for fused in self._module.called(instruction, "calls"):
+            inside = Cost()
             for part in fused.instructions.values():
                 self._computed(fused, part, inside)
-            if name.startswith("all-reduce-scatter"):  # the TPU compiler's form of a reduce-scatter
+            if fused.name.startswith("all-reduce-scatter"):  # the TPU compiler's form of a reduce-scatter
                 inside.collectives = [replace(c, opcode="reduce-scatter") for c in inside.collectives]
             cost.add(inside)
 
@@ -248,8 +244,7 @@ class _Counter:
         return [*(array for operand in operands for array in operand.arrays), *instruction.arrays]
 
     def _fusion(self, instruction: Instruction, operands: list[Instruction]) -> list[HloArray]:
-        (name,) = instruction.called("calls")
-        fused = self._module.computations[name]
+        (fused,) = self._module.called(instruction, "calls")
         moved: list[HloArray] = []
         updated = set()
         roots = [fused.root]

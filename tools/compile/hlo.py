@@ -72,11 +72,6 @@ class Instruction:
         found = re.search(pattern, self.attributes)
         return found.group(1) if found else None
 
-    def called(self, key: str) -> list[str]:
-        """The names of the computations in an attribute such as `calls` or `branch_computations`."""
-        text = self.attribute(rf"\b{key}=(\{{[^}}]*\}}|%[\w.\-]+)")
-        return _NAME.findall(text) if text else []
-
 
 @dataclass
 class Computation:
@@ -112,6 +107,11 @@ class HloModule:
 
     computations: dict[str, Computation]
     entry: Computation
+
+    def called(self, instruction: Instruction, *keys: str) -> list[Computation]:
+        """The computations in the attributes of an instruction such as `calls` or `branch_computations`."""
+        texts = (instruction.attribute(rf"\b{key}=(\{{[^}}]*\}}|%[\w.\-]+)") for key in keys)
+        return [self.computations[name] for text in texts for name in _NAME.findall(text or "")]
 
 
 def parse(text: str) -> HloModule:
@@ -190,7 +190,7 @@ def trip_count(module: HloModule, computation: Computation, loop: Instruction) -
     annotated = loop.attribute(r'known_trip_count":\{"n":"(\d+)"')
     if annotated is not None:
         return int(annotated)
-    condition = module.computations[loop.called("condition")[0]]
+    (condition,) = module.called(loop, "condition")
     compare = condition.root
     if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
         return None
@@ -225,7 +225,7 @@ def _constant(computation: Computation, instruction: Instruction) -> int | None:
 
 def _body_result(module: HloModule, loop: Instruction, element: Instruction) -> tuple[Computation, Instruction | None]:
     """The body of a loop, and the instruction that gives an element of the loop state its new value."""
-    body = module.computations[loop.called("body")[0]]
+    (body,) = module.called(loop, "body")
     if body.root.opcode != "tuple":
         return body, None
     return body, body.instructions[body.root.operands[_index(element)]]
@@ -243,6 +243,6 @@ def _incremented_by_one(module: HloModule, loop: Instruction, counter: Instructi
     if result is None:
         return False
     if result.opcode == "fusion":
-        body = module.computations[result.called("calls")[0]]
+        (body,) = module.called(result, "calls")
         result = body.root
     return result.opcode == "add" and 1 in [_constant(body, body.instructions[name]) for name in result.operands]
