@@ -53,10 +53,8 @@ class EnvironmentAgent:
         running, interface = np.zeros(1, bool), self._interface
         try:
             seen = interface.observations.convert(observation)
-            if mask := interface.masks.read(None, observation, info or {}, running[0]):
-                legal = mask[MASK][None]
-            else:
-                legal = np.ones((1, interface.actions.count), bool)
+            mask = interface.masks.read(None, observation, info or {}, running[0])
+            legal = mask[MASK][None] if mask else np.ones((1, interface.actions.count), bool)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.plays}: {error}") from None
         reward = np.zeros(1, np.float32)

@@ -359,7 +359,7 @@ def report(task: Task, game: PlayableGame, searched: SearchedLines, look: Look |
 
     def owned(owners: Array, listed: bool) -> dict[str, Any]:
         lead = round(sign * (float(np.sum(owners)) - komi), 3)
-        squares = {"ownership": _rounded(sign * np.asarray(owners))} if listed else {}
+        squares = {"ownership": (sign * np.asarray(owners, float)).round(4).tolist()} if listed else {}
         return {"scoreLead": lead, "scoreMean": lead, **squares}
 
     root, after = (None, ()) if look is None else _seen(game, lines, look)
@@ -383,7 +383,7 @@ def report(task: Task, game: PlayableGame, searched: SearchedLines, look: Look |
         answer |= {"ownership": found.pop("ownership")} if query.include_ownership else {}
         about |= found
     if root is not None and query.include_policy:
-        answer["policy"] = _rounded(np.where(game.legal_mask, root.policy, -1))
+        answer["policy"] = np.where(game.legal_mask, root.policy, -1).astype(float).round(4).tolist()
     return answer
 
 
@@ -405,7 +405,3 @@ def _rates(value: float) -> dict[str, float]:
     """Of a value in [-1, 1]; its error is not estimated, so the lower bound is the win rate itself."""
     rate = round((value + 1) / 2, 6)
     return {"winrate": rate, "lcb": rate, "utility": round(value, 6)}
-
-
-def _rounded(values: np.ndarray[Any, Any]) -> list[float]:
-    return [round(float(value), 4) for value in values]

@@ -58,11 +58,9 @@ class Searched(NamedTuple):
     @classmethod
     def of(cls, result: SearchResult, row: int = 0) -> Searched:
         """The result of one search of a batch, on the host."""
-        action, policy, value, visits, nodes, qvalues = jax.tree.map(
-            lambda leaf: np.asarray(leaf)[row],
-            (result.action, result.policy, result.value, result.visits, result.nodes, result.qvalues),
-        )
-        return cls(int(action), policy, float(value), visits, nodes, qvalues)
+        # The depth is that of the whole batch.
+        one = jax.tree.map(lambda leaf: np.asarray(leaf)[row], result._replace(depth=None))
+        return cls(int(one.action), one.policy, float(one.value), one.visits, one.nodes, one.qvalues)
 
     def probabilities(self, actions: Iterable[int]) -> dict[int, float]:
         """The probability of each of `actions`; empty without a policy."""
