@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from podzero.core.errors import PodzeroError, os_errors
@@ -51,23 +52,25 @@ class ListenAddress(NamedTuple):
         return f"all browsers that reach this machine on {self.host}, port {self.port}"
 
 
-class RequestGuard(NamedTuple):
+@dataclass(frozen=True)
+class RequestGuard:
     """Decides which requests a server answers: those with its token, for an accepted host, with a small body."""
 
-    token: str
-    hosts: tuple[str, ...] | None
-    """See `ListenAddress.accepted_hosts`."""
+    where: ListenAddress
+    """The address that the server listens on."""
     command: str
     """The command that printed the address, for messages."""
     max_body: int
     """The largest body of a request, in bytes."""
+    token: str = field(default_factory=secrets.token_urlsafe)
 
     def refusal(self, headers: Mapping[str, str], token: str) -> tuple[int, str] | None:
         """The status and text that refuse a request, given its headers, with lower-case names, and the token in it, or
         an empty string; None if it is allowed.
         """
-        if self.hosts is not None and headers.get("host") not in self.hosts:
-            return 421, f"this server answers only as {' and '.join(self.hosts)}"
+        hosts = self.where.accepted_hosts
+        if hosts is not None and headers.get("host") not in hosts:
+            return 421, f"this server answers only as {' and '.join(hosts)}"
         length = headers.get("content-length", "0")
         # `int` alone would accept signs and underscores, and take long for very many digits.
         if "transfer-encoding" in headers or not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > self.max_body:
@@ -76,11 +79,6 @@ class RequestGuard(NamedTuple):
         if not secrets.compare_digest(token.encode(errors="replace"), self.token.encode()):
             return 403, f"wrong token: open the address that `{self.command}` printed"
         return None
-
-
-def new_guard(where: ListenAddress, command: str, max_body: int) -> RequestGuard:
-    """A guard with a new random token for a server that listens on `where`."""
-    return RequestGuard(secrets.token_urlsafe(32), where.accepted_hosts, command, max_body)
 
 
 def free_address(host: str | None, port: int | None) -> ListenAddress:

@@ -28,7 +28,7 @@ from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import PlayedGame, StoredGame, game_title
 from podzero.evaluation.records import record_suffix, record_text
 from podzero.evaluation.resolve import Outlook
-from podzero.tools.commands.listen_address import ListenAddress, RequestGuard, new_guard
+from podzero.tools.commands.listen_address import ListenAddress, RequestGuard
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, handicap_squares, last_squares
 from podzero.tools.play.game import PlayableGame, place_stones
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
@@ -575,8 +575,8 @@ def serve(parts: PageParts, where: ListenAddress, in_browser: bool = False) -> N
     # In a game for one player, the agent only searches the person's positions.
     spec = parts.env.spec
     title = f"{spec.name} {'with' if spec.players == 1 else 'against'} {next(iter(parts.players))}"
-    guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
-    app.add_middleware(GuardedApp, guard=guard)
+    guard = RequestGuard(where, "podzero play --web", MAX_BODY_BYTES)
+    app.add_middleware(guarded, guard=guard)
 
     @ui.page("/", title=f"podzero: {spec.name}")
     def page() -> None:
@@ -616,33 +616,31 @@ MAX_BODY_BYTES = 1_000_000
 """Largest request body and largest WebSocket message."""
 
 
-class GuardedApp:
-    """Passes on the requests that `guard` allows and refuses all others."""
+def guarded(app: ASGIApp, guard: RequestGuard) -> ASGIApp:
+    """An application that passes on to `app` the requests that `guard` allows, and refuses all others."""
 
-    def __init__(self, app: ASGIApp, guard: RequestGuard) -> None:
-        self._app, self._guard = app, guard
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request, see ASGI."""
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         # Start-up and shut-down.
         if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         # The first request has the token in its address, `/?token=...`, and gets a cookie, which later requests send.
         request = HTTPConnection(scope)
         given = request.query_params.get("token")
-        refusal = self._guard.refusal(request.headers, given or request.cookies.get(COOKIE, ""))
+        refusal = guard.refusal(request.headers, given or request.cookies.get(COOKIE, ""))
         if refusal is not None:
             await _refuse(scope, receive, send, *refusal)
             return
 
         async def with_cookie(message: Any) -> None:
             if message["type"] == "http.response.start" and given:
-                cookie = f"{COOKIE}={self._guard.token}; HttpOnly; SameSite=Strict; Path=/"
+                cookie = f"{COOKIE}={guard.token}; HttpOnly; SameSite=Strict; Path=/"
                 message["headers"] = [*message.get("headers", []), (b"set-cookie", cookie.encode())]
             await send(message)
 
-        await self._app(scope, receive, with_cookie)
+        await app(scope, receive, with_cookie)
+
+    return answer
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, text: str) -> None:

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from podzero.core.errors import os_errors
 from podzero.files.workdir import Workdir, WorkdirError
-from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
+from podzero.tools.commands.listen_address import AddressNotUsable, ListenAddress, RequestGuard
 from podzero.tools.report.page import content_policy, make_report
 from podzero.tools.report.record import RunReader
 
@@ -103,7 +103,7 @@ async def serving(dashboard: Dashboard, where: ListenAddress) -> AsyncIterator[s
 
     Raises `AddressNotUsable` if the port is in use.
     """
-    guard = new_guard(where, "podzero report --serve", MAX_BODY)
+    guard = RequestGuard(where, "podzero report --serve", MAX_BODY)
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text=(await dashboard.newest()).html, content_type="text/html")

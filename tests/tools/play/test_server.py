@@ -7,7 +7,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from podzero.tools.commands.listen_address import RequestGuard
+from podzero.tools.commands.listen_address import ListenAddress, RequestGuard
 
 TOKEN = "secret-token"
 
@@ -20,11 +20,11 @@ def server():
     return server
 
 
-def guarded(server, hosts, *routes):
+def guarded(server, host, *routes):
     """An application behind the guard."""
     app = Starlette(routes=routes)
-    guard = RequestGuard(TOKEN, hosts, "podzero play --web", server.MAX_BODY_BYTES)
-    app.add_middleware(server.GuardedApp, guard=guard)
+    guard = RequestGuard(ListenAddress(host, 8000), "podzero play --web", server.MAX_BODY_BYTES, TOKEN)
+    app.add_middleware(server.guarded, guard=guard)
     return app
 
 
@@ -42,7 +42,7 @@ async def echo(websocket):
 def browser(server):
     """Makes a browser with an address; each has cookies of its own."""
     routes = Route("/", page, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)
-    app = guarded(server, ("127.0.0.1:8000", "localhost:8000"), *routes)
+    app = guarded(server, "127.0.0.1", *routes)
     return lambda host="127.0.0.1:8000": TestClient(app, base_url=f"http://{host}")
 
 
@@ -103,6 +103,6 @@ def test_large_bodies_and_those_of_unknown_length_are_refused(browser, server, h
 
 
 def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token(server):
-    client = TestClient(guarded(server, None, Route("/", page)), base_url="http://elsewhere.example:8000")
+    client = TestClient(guarded(server, "0.0.0.0", Route("/", page)), base_url="http://elsewhere.example:8000")
     assert client.get("/").status_code == 403
     assert client.get("/", params={"token": TOKEN}).text == "the page"
