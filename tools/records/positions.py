@@ -23,7 +23,10 @@ from podzero.envs.notation import NotationError
 from podzero.tools.records.games import Fault, FaultKind, RecordedGame
 from podzero.tools.records.pgn import recorded_action
 
-PolicyOf = Callable[[EnvState], NDArray[np.float32]]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+PolicyOf = Callable[[EnvState], Floats]
 """The policy targets `[B, A]` of B positions."""
 
 GAMES_AT_ONCE = 64
@@ -112,9 +115,7 @@ class GameReplay:
                 running.fault = "foreign", str(error)
         return running
 
-    def _choose(
-        self, slots: Sequence[_Running | None], states: EnvState, view: View
-    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    def _choose(self, slots: Sequence[_Running | None], states: EnvState, view: View) -> tuple[Ints, Bools]:
         """The next action of each slot, and whether its game ends with it: both `[B]`."""
         # Slots without a game, and games whose move is illegal, play any legal action.
         action = np.argmax(view.legal, axis=1).astype(np.int32)
@@ -136,14 +137,8 @@ class GameReplay:
         return action, last
 
     def _move(
-        self,
-        slots: Sequence[_Running | None],
-        before: View,
-        policy: NDArray[np.float32],
-        action: NDArray[np.int32],
-        last: NDArray[np.bool_],
-        after: View,
-    ) -> tuple[Move, NDArray[np.bool_]]:
+        self, slots: Sequence[_Running | None], before: View, policy: Floats, action: Ints, last: Bools, after: View
+    ) -> tuple[Move, Bools]:
         """The ply as self-play would have played it, and whether each slot's game is over, `[B]`."""
         playing = np.array([running is not None for running in slots])
         over, rewards = playing & (last | after.done), np.array(after.rewards)
@@ -165,7 +160,7 @@ class GameReplay:
         )
         return move, over
 
-    def _end(self, running: _Running, rewards: NDArray[np.float32], done: bool, truncated: bool) -> None:
+    def _end(self, running: _Running, rewards: Floats, done: bool, truncated: bool) -> None:
         """Sets the rewards `[2]` of a game's last move, or says why the game cannot be used."""
         points, left = running.game.points, len(running.game.moves) - running.ply
         recorded = None if points is None or self._env.spec.players == 1 else 2 * points - 1
@@ -180,7 +175,7 @@ class GameReplay:
             running.fault = "wrong result", f"by the rules it ends {won}"
 
 
-def _komis(slots: Sequence[_Running | None]) -> NDArray[np.float32]:
+def _komis(slots: Sequence[_Running | None]) -> Floats:
     """The komi of each slot's game, `[B]`; `KOMI` where the record gives none, or none that games can have."""
     known = (None if running is None or running.fault else running.game.komi for running in slots)
     return np.array([KOMI if komi is None else komi for komi in known], np.float32)
