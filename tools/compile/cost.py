@@ -279,8 +279,7 @@ def _read(fused: Computation, parameter: Instruction, arrays: tuple[HloArray, ..
             names.add(user.name)
             users += fused.users[user.name]
     readers = [user for user in users if user.opcode not in _ALIASES]
-    sliced = [user for user in readers if user.opcode in _SLICES and user.operands[0] in names]
-    if readers and len(sliced) == len(readers):
+    if readers and all(user.opcode in _SLICES and user.operands[0] in names for user in readers):
         parts = [replace(array, space=arrays[0].space) for user in readers for array in user.arrays]
         if sum(part.bytes for part in parts) < sum(array.bytes for array in arrays):
             return parts

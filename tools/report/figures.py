@@ -207,12 +207,11 @@ class Bins:
         """
         count = len(self._edges) - 1
         index = np.clip(np.searchsorted(self._edges, hours, side="right") - 1, 0, count - 1)
-        numbers = np.bincount(index, minlength=count)
-        low, high = np.full(count, np.inf), np.full(count, -np.inf)
-        np.minimum.at(low, index, values)
-        np.maximum.at(high, index, values)
-        mean = np.bincount(index, values, count) / np.maximum(numbers, 1)
-        mean[numbers == 0] = low[numbers == 0] = high[numbers == 0] = np.nan
+        low, high = np.full((2, count), np.nan)
+        np.fmin.at(low, index, values)
+        np.fmax.at(high, index, values)
+        with np.errstate(invalid="ignore"):  # 0 / 0 in empty bins
+            mean = np.bincount(index, values, count) / np.bincount(index, minlength=count)
         return mean, low, high
 
     def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
