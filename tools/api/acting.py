@@ -28,8 +28,6 @@ class EnvironmentAgent:
     """
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None = None) -> None:
-        if simulations is not None and simulations < 1:
-            raise ConfigError(f"expected at least one simulation, not {simulations}")
         self.name, self._choose = acting(who, env, simulations)
         """The name given to `load`; a working directory is completed to `DIR@STEP`."""
         self._env, self._interface = env, gymnasium_interface(env)

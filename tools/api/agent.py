@@ -45,7 +45,7 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
     """
     if jax.config.jax_enable_x64:
         raise ConfigError("jax_enable_x64 is on (or JAX_ENABLE_X64 is set): agents compute in 32 bits; switch it off")
-    name = str(who)
+    name, simulations = str(who), None if simulations is None else _positive(simulations)
     trained = isinstance(parse_player(name), TrainedPlayer)
     if game is None and not trained:
         raise ConfigError(f"'{name}' can play any game: name one, as in load('{name}', game='connect_four')")
@@ -72,7 +72,7 @@ class Agent:
     def __init__(self, who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> None:
         self._who, self._env, self._discount = who, env, discount
         self._parsed = parse_player(who)
-        self.simulations = _positive(usual_simulations(self._parsed) if simulations is None else simulations)
+        self.simulations = usual_simulations(self._parsed) if simulations is None else simulations
         """Default simulations per search."""
         self._player = resolve(who, env, self.simulations, discount)
         self._search = PositionSearch(self._made)
