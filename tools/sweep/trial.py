@@ -64,7 +64,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]
         trial = config["run"]
         self._workdir = Workdir(trial["workdir"])
         self._limits = StopConfig.model_validate(trial["limits"])
-        self._stop_file = Path(trial["stop_file"])
+        self._stop_file = self._workdir.root.parent / STOP_FILE
         self._process: DriverProcess | None = None
         # The trial before may have been killed on this node; its run then writes a last checkpoint.
         stop_run(self._workdir, STOP_LIMIT_S, lambda _: None)

@@ -205,7 +205,6 @@ def _trial(folder: SweepFolder, config: str, run: SweepRun, names: Iterable[str]
         "arguments": [config, *run.overrides, *options, "--workdir", str(workdir.root), "--view", "plain"],
         "stopped_early": folder.progress(run).state == "stopped early",
         "limits": run.experiment.stop.model_dump(),
-        "stop_file": str(folder.root / STOP_FILE),
         # Paths in settings are relative to it.
         "folder": str(Path.cwd()),
     }
