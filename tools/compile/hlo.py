@@ -44,12 +44,11 @@ class HloArray:
     @cached_property
     def bytes(self) -> int:
         """The size in memory, padded to whole tiles."""
-        bits = BITS.get(self.dtype, 0)
         dims = [self.dims[d] for d in reversed(self.order)] if self.order else list(self.dims)
         dims = [1] * (len(self.tile) - len(dims)) + dims
         for place, tile in enumerate(reversed(self.tile), 1):
             dims[-place] = math.ceil(dims[-place] / tile) * tile
-        return math.prod(dims) * bits // 8
+        return math.prod(dims) * BITS.get(self.dtype, 0) // 8
 
 
 @dataclass(frozen=True)

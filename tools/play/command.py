@@ -152,8 +152,7 @@ def _search(name: str, env: Env, where: EnvConfig) -> PositionSearch:
             f"'{name}' is another program, with its own user interfaces; `podzero evaluate WHO --opponent {name}` lets "
             "an agent play against it"
         )
-    discount = where.discount
-    return PositionSearch(lambda simulations: make_player(name, env, simulations, discount, keep_nodes=True))
+    return PositionSearch(lambda simulations: make_player(name, env, simulations, where.discount, keep_nodes=True))
 
 
 HELP = "a move by its name, or: hint, undo, moves, new, quit"

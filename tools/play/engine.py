@@ -70,8 +70,7 @@ def make_parts(who: str, simulations: int | None, where: EnvConfig) -> EnginePar
     if isinstance(env, GameOfChance):
         raise ConfigError(f"{env.spec.name} {_NO_DICE}")
     parsed, discount = parse_player(who), where.discount
-    usual = usual_simulations(parsed)
-    most = usual
+    usual = most = usual_simulations(parsed)
     if isinstance(parsed, TrainedPlayer):
         most = simulations or STEP * usual
     elif isinstance(parsed, BuiltinPlayer) and parsed.kind == "mcts":
