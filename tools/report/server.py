@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from aiohttp import web
@@ -69,11 +69,9 @@ def fingerprint(workdir: Workdir) -> str:
     workdir.refresh(long=True)
     states: list[object] = [workdir.holder()]
     for file in files:
-        try:
+        with suppress(OSError):
             found = file.stat()
-            states.append((found.st_ino, found.st_mtime_ns, found.st_size))
-        except OSError:
-            states.append(None)
+            states.append((file.name, found.st_ino, found.st_mtime_ns, found.st_size))
     return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
