@@ -50,9 +50,9 @@ GENERATED = (
 """Pages that are reference or lists, which are not counted as prose."""
 STUDIES = ("benchmarks/", "tools/bench/", "tests/", "docs/")
 LIMITS = {
-    "product lines": 54_086,
+    "product lines": 53_823,
     "words of prose": 18_000,
-    "product files": 270,
+    "product files": 267,
     "rooms": 15,
     "arrows between rooms": 77,
     "circles of files": 0,

@@ -97,6 +97,7 @@ def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):
 def test_the_environment_of_the_replay_server_is_named_with_its_reverb(tmp_path, monkeypatch):
     # As ROS and conda set it; the replay server has a Python of its own.
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("PODZERO_REPLAY_PYTHON", raising=False)  # tests of replay may have left one
     (tmp_path / "reverb.py").write_text("raise RuntimeError('not the library')")
     check = doctor.replay_server()
     assert check.verdict == "ok"

@@ -214,6 +214,11 @@ def test_two_compilers_run_side_by_side():
 def test_the_compiler_s_refusal_is_understood():
     message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm. Exceeded by 14.5G."
     assert bytes_that_do_not_fit(message) == 30.25 * 2**30
+    message = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (48.39G) exceeds available HBM (15.75G). HLO module: jit_scan."
+    )
+    assert bytes_that_do_not_fit(message) == 48.39 * 2**30
     assert bytes_that_do_not_fit("INTERNAL: something else") is None
 
 
