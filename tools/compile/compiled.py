@@ -139,8 +139,8 @@ def bytes_that_do_not_fit(message: str) -> float | None:
     """The memory that a rejected program needs, or its temporaries alone, from the compiler's message; None for other
     errors.
     """
-    # Such as "Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm." or "Ran out of memory on HBM, the total
-    # memory required for HLO temporaries (48.39G) exceeds available HBM (15.75G)."
+    # Such as "Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm.", or "Ran out of memory on HBM, the
+    # total memory required for HLO temporaries (48.39G) exceeds available HBM (15.75G)."
     found = re.search(r"(?:Used |\()([\d.]+)([KMGT]?)(?: of [\d.]+[KMGT]? hbm|\) exceeds available HBM)", message)
     return float(found.group(1)) * _UNITS[found.group(2)] if found else None
 
