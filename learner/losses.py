@@ -220,6 +220,7 @@ def muzero_loss(
         `policy_entropy`: entropy of the policy; for continuous actions of its density before squashing.
         `value_loss`: cross-entropy of the value distribution with the target distribution.
         `reward_loss`: the same for rewards, over the K steps.
+        `clipped_values`: the share of value targets that lie beyond the outermost bins, and are learned as these.
         `consistency_loss`: negative cosine similarity, in [-1, 1], of predicted and observed latent states, if it has
           a weight.
     """
@@ -241,6 +242,8 @@ def muzero_loss(
         "value_loss": mean(_bin_loss(network, value, targets.value, targets.value_mask)),
         "reward_loss": mean(_pad_first(_bin_loss(network, reward, targets.reward, targets.reward_mask))),
     }
+    outermost = network.encode(targets.value)[..., np.array([0, -1])].max(axis=-1) == 1.0
+    metrics["clipped_values"] = _mean(jnp.mean(outermost, axis=1), weight)
     total = metrics["policy_loss"] + value_weight * metrics["value_loss"]
     total += config.reward_weight * metrics["reward_loss"] - config.entropy_weight * metrics["policy_entropy"]
     if config.consistency_weight > 0:

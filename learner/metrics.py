@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
@@ -23,6 +24,10 @@ from podzero.learner.objectives import Objective, make_objective
 from podzero.learner.step import StepSums
 from podzero.networks import make_network
 
+log = logging.getLogger(__name__)
+
+MOST_CLIPPED = 0.01
+"""Share of clipped value targets from which on the user is warned."""
 MAX_SKIPPED_IN_A_ROW = 1000
 """Training ends with an error after this many consecutive steps that were not finite."""
 
@@ -45,7 +50,7 @@ class LearnerMetrics:
 
     def __init__(self, batch_size: int, step: int = 0) -> None:
         self._batch_size, self._step = batch_size, step
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row, self._warned = 0, False
         self._sums: dict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
 
@@ -74,6 +79,13 @@ class LearnerMetrics:
         }
         if applied:
             metrics |= {f"learner/{name}": total / applied for name, total in self._sums.items()}
+        if metrics.get("learner/clipped_values", 0.0) > MOST_CLIPPED and not self._warned:
+            self._warned = True
+            log.warning(
+                "%.0f%% of the value targets lie beyond the largest value that the network can predict, about the "
+                "square of network.support, and are learned as that one: raise network.support, or lower env.discount",
+                100 * metrics["learner/clipped_values"],
+            )
         self._sums.clear()
         self._since = time.perf_counter()
         return metrics

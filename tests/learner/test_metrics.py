@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from podzero.learner.devices import DeviceClock, memory_metrics
-from podzero.learner.metrics import PolicyAges, chip_metrics, utilization
-from podzero.learner.step import StepOutput
+from podzero.learner.metrics import LearnerMetrics, PolicyAges, chip_metrics, utilization
+from podzero.learner.step import StepOutput, StepSums
 
 IDLE = {"learner/device_busy": 0.0, "count/device_s": 0.0}
 
@@ -67,6 +67,16 @@ def test_a_learner_on_several_devices_reports_them(tmp_path):
     assert 0 < metrics["learner/device_busy"] <= 1
     assert "learner/share_of_peak" not in metrics
     assert "learner/hbm_bytes" not in metrics
+
+
+def test_one_warning_says_that_values_are_clipped_and_what_to_raise(caplog):
+    metrics = LearnerMetrics(4)
+    for clipped in (0.0, 0.5, 0.5):
+        metrics.add(StepSums(*np.float32([2, 0, 0, 0]), {"clipped_values": np.float32(2 * clipped)}))
+        assert metrics.flush(2)["learner/clipped_values"] == clipped
+    (warning,) = caplog.messages
+    assert "50% of the value targets" in warning
+    assert "raise network.support" in warning
 
 
 def test_memory_metrics_are_maxima_over_the_devices_that_have_statistics():

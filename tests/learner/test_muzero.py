@@ -131,13 +131,20 @@ def test_errors_are_those_of_the_value_at_position_0():
     np.testing.assert_allclose(loss_of(window(value=value)).errors, [0.5], atol=1e-6)
 
 
+def test_the_share_of_value_targets_at_the_outermost_bins_is_told():
+    """Of three positions the first has the return 0.5 * 2, the largest that three bins can tell."""
+    value = 2 * np.eye(1, K + N + 1, N, dtype=np.float32)
+    np.testing.assert_allclose(loss_of(window(value=value)).metrics["clipped_values"], 1 / 3, rtol=1e-6)
+    assert loss_of(window()).metrics["clipped_values"] == 0
+
+
 def test_the_loss_is_the_mean_with_importance_weights_and_metrics_are_divided_by_their_sum():
     policy = np.random.default_rng(0).dirichlet(np.ones(A), (3, K + 1)).astype(np.float32)
     batch, weight = window(batch=3)._replace(policy=policy), np.float32([0.5, 2.0, 0.0])
     single = [loss_of(batch, weight=one) for one in np.eye(3, dtype=np.float32)]
     weighted = loss_of(batch, weight=weight)
     assert weighted.metrics.keys() == {
-        "loss", "policy_loss", "policy_kl", "policy_entropy", "value_loss", "reward_loss"
+        "loss", "policy_loss", "policy_kl", "policy_entropy", "value_loss", "reward_loss", "clipped_values"
     }  # fmt: skip
     for name, found in weighted.metrics.items():
         summed = sum(w * one.metrics[name] for w, one in zip(weight, single, strict=True))
