@@ -45,7 +45,8 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
     content = {
         "format": _FORMAT,
         "step": step,
-        "experiment": experiment.model_dump(mode="json"),
+        # Snapshots are shared, and the address of a webhook is a secret.
+        "experiment": experiment.changed(metrics={"alert": None}).model_dump(mode="json"),
         "leaves": {path: _digest(leaf) for path, leaf in _leaves(tree).items()},
     }
     folder.mkdir(parents=True, exist_ok=True)

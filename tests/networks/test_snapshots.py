@@ -64,6 +64,12 @@ def test_a_snapshot_is_loaded_as_it_was_saved_without_a_template(tmp_path):
     assert parse(manifest["experiment"], MANIFEST_FILE) == EXPERIMENT
 
 
+def test_a_snapshot_does_not_hold_the_address_of_a_webhook(tmp_path):
+    secret = EXPERIMENT.changed(metrics={"alert": "https://hooks.example/T0/secret"})
+    folder = save_snapshot(tmp_path, 7, PARAMS, secret)
+    assert not any(b"secret" in file.read_bytes() for file in folder.iterdir())
+
+
 def test_the_newest_or_a_given_step_is_loaded(tmp_path):
     save(tmp_path, 2, 10, 9)
     assert snapshot_steps(tmp_path) == [2, 9, 10]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
+from podzero.config import read_tree
 from podzero.core.errors import ConfigError
 from podzero.core.importing import import_extra
 from podzero.files.players import hub_repository, trained_player
@@ -42,23 +45,27 @@ def push(who: str, to: str, private: bool = False) -> dict[str, Any]:
     assert player.step is not None
     workdir = player.workdir
     folders = (step_folder(workdir.snapshots, player.step), workdir.code)
-    files = [workdir.experiment_file, workdir.metrics_file, workdir.hardware_file]
+    files = [workdir.metrics_file, workdir.hardware_file]
     files += [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix != ".pyc"]
-    names = {str(file.relative_to(workdir.root)): file for file in files if file.is_file()}
+    contents: dict[str, str | bytes] = {
+        str(file.relative_to(workdir.root)): str(file) for file in files if file.is_file()
+    }
+    tree = read_tree(workdir.experiment_file)
+    tree.get("metrics", {}).pop("alert", None)  # the address of a webhook is a secret
+    contents[workdir.experiment_file.name] = yaml.safe_dump(tree, sort_keys=False).encode()
     rows = "\n".join(f"| {label} | {text.replace('|', '/')} |" for label, text in agent_rows(found | {"who": to}))
-    card = _CARD.format(name=to, game=found["game"], rows=rows)
+    contents["README.md"] = _CARD.format(name=to, game=found["game"], rows=rows).encode()
     hub, safetensors = (import_extra(name, f"'{to}'", "hub") for name in ("huggingface_hub", "safetensors.numpy"))
-    weights = safetensors.save(named_leaves(load_snapshot(workdir.snapshots, player.step).params))
+    contents[WEIGHTS] = safetensors.save(named_leaves(load_snapshot(workdir.snapshots, player.step).params))
     try:
         api = hub.HfApi()
         api.create_repo(repo, private=private, exist_ok=True)
-        operations = [hub.CommitOperationAdd(name, str(file)) for name, file in names.items()]
-        operations += [hub.CommitOperationAdd("README.md", card.encode()), hub.CommitOperationAdd(WEIGHTS, weights)]
+        operations = [hub.CommitOperationAdd(name, content) for name, content in contents.items()]
         held = api.list_repo_files(repo, revision=revision)
-        replaced = [name for name in held if name.startswith(("snapshots/", "code/")) and name not in names]
+        replaced = [name for name in held if name.startswith(("snapshots/", "code/")) and name not in contents]
         operations += map(hub.CommitOperationDelete, replaced)
         done = api.create_commit(repo, operations, commit_message=f"step {player.step}", revision=revision)
     # Its errors, those of the network among them, have no common base class.
     except Exception as error:
         raise ConfigError(f"'{to}' cannot be uploaded: {error}; is there a network, and may HF_TOKEN write?") from None
-    return {"pushed": to, "address": str(done.repo_url), "files": sorted([*names, "README.md", WEIGHTS])}
+    return {"pushed": to, "address": str(done.repo_url), "files": sorted(contents)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -61,6 +62,16 @@ def test_an_agent_is_pushed_with_its_card_and_plays_from_the_hub(hub, podzero):
     code, out, err = podzero("info", "hf:ann/mine", "--json", address="http://127.0.0.1:9")
     assert code == 0, err
     assert json.loads(out)["game"] == "tic_tac_toe"
+
+
+def test_the_address_of_a_webhook_stays_here(hub, podzero, tmp_path):
+    run = shutil.copytree(players.zoo_workdir("tic_tac_toe").root, tmp_path / "run")
+    text = (run / "experiment.yaml").read_text()
+    (run / "experiment.yaml").write_text(text.replace("alert: null", "alert: https://hooks.example/T0/secret"))
+    code, _, err = podzero("push", str(run), "hf:ann/quiet")
+    assert code == 0, err
+    assert hub.repos["ann/quiet"]["experiment.yaml"]
+    assert not any(b"hooks.example" in content for content in hub.repos["ann/quiet"].values())
 
 
 def test_an_older_snapshot_in_the_repository_is_replaced(hub, podzero):
