@@ -95,14 +95,15 @@ def _units(status: RunStatus) -> tuple[str, str, str]:
 
 
 def _evaluated(status: RunStatus) -> list[str]:
-    parts = []
-    if status.rating is not None:
-        parts.append(f"Elo {_elo(status)}")
-    if status.mean_return is not None:
-        parts.append(f"mean return {_return(status)}")
-    else:
-        parts.append(_known("return {:,.1f}", status.acting_return))
-    return [*parts, _known("keeps value {:.1%}", status.keeps_value)]
+    """The return of the actors' episodes, and what the newest evaluation has found, which may be old."""
+    found = [
+        f"Elo {_elo(status)}" if status.rating is not None else "",
+        f"mean return {_return(status)}" if status.mean_return is not None else "",
+        _known("keeps value {:.1%}", status.keeps_value),
+    ]
+    if judged := ", ".join(filter(None, found)):
+        judged = _known("at step {:,}: ", status.rated_step) + judged
+    return [_known("return {:,.1f}", status.acting_return), judged]
 
 
 def status_panel(

@@ -124,8 +124,9 @@ def test_single_player_environments_are_shown_in_episodes_and_returns():
     text = drawn(SINGLE_PLAYER, 120)
     assert_shows(text, "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "312.5", "failed 3", "487.2", "31.0")
     assert "games" not in text
-    assert_shows(status_line(SINGLE_PLAYER), "487.2", "episodes 30,211", "steps/s 1,520")
-    assert "312.5" in status_line(dataclasses.replace(SINGLE_PLAYER, mean_return=None))
+    assert_shows(status_line(SINGLE_PLAYER), "return 312.5", "episodes 30,211", "steps/s 1,520")
+    assert_shows(status_line(SINGLE_PLAYER), "at step 11,000: mean return 487.2 (sd 31.0)")
+    assert "at step" not in status_line(dataclasses.replace(SINGLE_PLAYER, mean_return=None, rated_step=None))
 
 
 def test_environments_are_told_in_episodes_before_the_first_return():
@@ -186,7 +187,7 @@ def test_the_line_shows_the_values_that_are_known():
     assert_shows(status_line(NEW), "0:03", "starting up", "step 0", "games 0")
     assert not {"loss", "Elo", "moves/s", "left", "cost"} & set(status_line(NEW).split())
     assert_shows(status_line(FULL), "13:32", "training", "12,344", "15.4/s", "30,211", "1,520", "72%", "1.823")
-    assert_shows(status_line(FULL), "812 ± 33", "81.2%", "6:28")
+    assert_shows(status_line(FULL), "at step 11,000: Elo 812 ± 33, keeps value 81.2%", "6:28")
     assert "\n" not in status_line(FULL)
 
 
