@@ -14,8 +14,6 @@ from podzero.config import SearchConfig
 
 Json = Mapping[str, Any]
 
-VALUE_WRONG = "visited, value wrong"
-"""The reason of an error in `inner_nodes.json` whose line ends at a position that the network alone judges."""
 FILES = ("paired", "inner_nodes", "inner_nodes_2048", "diagnosis", "ceiling")
 """The files of `benchmarks/results` that the page shows."""
 POWER = 0.8
@@ -35,8 +33,8 @@ def ablations_page(results: Mapping[str, Json]) -> str:
     return "\n".join([
         "# What each choice changes",
         "",
-        "Each row compares one choice with the default on the day of the run, by paired seeds, by a match, or by "
-        "searches of the same positions. Points are percentage points of moves that keep the game's value in connect "
+        "Each row compares one choice with the default of that day, by paired seeds, a match, or searches of equal "
+        "positions. Points are percentage points of moves that keep the game's value in connect "
         f"four. {POWER:.0%} of such comparisons would find the detectable effect; smaller ones are not excluded.",
         "",
         *table(
@@ -47,7 +45,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "",
         *(f"- {sentence}" for sentence in _findings(results)),
         "",
-        f"The figures are those of {', '.join(f'`{name}.json`' for name in FILES)} in `benchmarks/results/`.",
+        "Figures: `benchmarks/results/`.",
         "",
     ])  # fmt: skip
 
@@ -110,8 +108,6 @@ def _findings(results: Mapping[str, Json]) -> list[str]:
     band, played = next(iter(found["values"][0]["bands"].items()))
     by_weight = found["targets"][0]["bands"][band]
     outcome, *others = (by_weight[weight]["correlation"] for weight in by_weight)
-    searches = results["inner_nodes"]["searches"].values()
-    errors = [error["reason"] for search in searches for error in search["errors"]]
     seeds = [pair["default"]["score"] for pair in results["paired"]["comparisons"][0]["pairs"]]
     return [
         f"With the solver's values at its leaves, a search of {leaves['simulations']} simulations keeps the game's "
@@ -121,15 +117,6 @@ def _findings(results: Mapping[str, Json]) -> list[str]:
         "network has the capacity; the targets of self-play lack the information.",
         f"The outcome of a game correlates by {outcome:.2f} with the true value in plies {band}. Lambda-returns "
         f"correlate by {min(others):.2f} to {max(others):.2f}.",
-        _of_simulations(results["diagnosis"]["larger"][-1]),
-        f"{errors.count(VALUE_WRONG):,} of {len(errors):,} errors of the search end in a position that the network "
-        "values wrongly.",
         f"Seeds differ by {statistics.stdev(seeds):.1f} points (standard deviation of {len(seeds)} default runs of "
         f"{results['paired']['comparisons'][0]['on']}).",
     ]
-
-
-def _of_simulations(larger: Json) -> str:
-    judged = {entry["simulations"]: f"{100 * entry['keeps_value']:.1f}%" for entry in larger["result"]["simulations"]}
-    shares = ", ".join(f"{share} with {simulations:,}" for simulations, share in judged.items())
-    return f"More simulations help the larger network after {larger['trained']}: {shares}."
