@@ -145,11 +145,14 @@ class NetworkDevice:
         # A whole batch, so that no other program is compiled for it.
         self._initial = np.tile(initial, (min(sizes), 1))
         self._current: Versioned | None = None
-        self.version = -1
-        """Learner step of the parameters; -1 before the first ones."""
         self.known: Rows = np.zeros(0, np.float32)
         """The evaluation of the initial position, `[outputs]` float32; empty before the first parameters."""
         self._compiled: set[Any] = set()
+
+    @property
+    def version(self) -> int:
+        """Learner step of the parameters; -1 before the first ones."""
+        return -1 if self._current is None else self._current.version
 
     def load(self, newest: Versioned) -> None:
         """Moves parameters for `apply` to the devices, for later batches."""
@@ -160,7 +163,7 @@ class NetworkDevice:
             self._compile(loaded.params)
             self._compiled.add(kind)
         self.known = np.asarray(self._evaluate(loaded.params, jax.device_put(self._initial, self._shared)))[0]
-        self._current, self.version = loaded, loaded.version
+        self._current = loaded
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
         """See `BatchDevice`."""

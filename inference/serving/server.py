@@ -148,10 +148,15 @@ class ServerHung(PodzeroError, RuntimeError):
 class BatchDevice(Protocol):
     """Evaluates the batches of a server."""
 
-    version: int
-    """The learner step of the parameters; -1 before the first ones."""
-    known: Rows
-    """Their evaluation of the initial position, `[outputs]` float32; empty before the first ones."""
+    @property
+    def version(self) -> int:
+        """The learner step of the parameters; -1 before the first ones."""
+        ...
+
+    @property
+    def known(self) -> Rows:
+        """Their evaluation of the initial position, `[outputs]` float32; empty before the first ones."""
+        ...
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
         """Evaluates `[size, S]` uint8; returns the parameters' version and `[size, outputs]` float32. Thread-safe."""
