@@ -160,7 +160,7 @@ def _table(compiled: CompiledProgram, slices: int) -> Table:
     table.add_column()
     capacity = compiled.where.chip.device.hbm_bytes
     share = f"{amount(compiled.bytes_needed)} of {amount(capacity)} ({compiled.bytes_needed / capacity:.1%})"
-    if not compiled.fits:
+    if compiled.cost is None:
         table.add_row("memory", f"[red]does not fit:[/] {share}. To reduce it: {compiled.program.advice}")
         return table
     table.add_row("memory", f"fits: {share}")
@@ -210,7 +210,7 @@ def _transfers(compiled: CompiledProgram, slices: int) -> str:
     steps = program.trip_count * (slices * compiled.where.hosts if program.name == "learner" else 1)
     sent = [f"{amount(program.from_hosts / steps)} in for each step"] if program.from_hosts else []
     fetched = [f"{amount(program.to_hosts / steps)} out"] if program.to_hosts else []
-    return ", ".join([f"{compiled.cost.host_transfers} transfers", *sent, *fetched])
+    return ", ".join([f"{compiled.cost.host_transfers if compiled.cost else 0} transfers", *sent, *fetched])
 
 
 def amount(size: float) -> str:

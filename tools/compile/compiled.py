@@ -37,12 +37,17 @@ class CompiledProgram(NamedTuple):
     where: Slice
     bytes_needed: float
     """Memory of arguments, results, temporaries and code."""
-    cost: Cost
-    fits: bool = True
-    """Whether the program fits into the memory of a chip; if not, its cost is unknown."""
+    cost: Cost | None
+    """None if the program does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits into the memory of a chip."""
+        return self.cost is not None
 
     def seconds(self) -> dict[str, float]:
         """Lower bounds on the time of arithmetic, memory and links, from the published peak rates of the chip."""
+        assert self.cost is not None
         chip = self.where.chip.device
         return {
             "compute": (self.cost.flops - self.cost.integer_flops) / chip.flops
@@ -55,10 +60,11 @@ class CompiledProgram(NamedTuple):
     @property
     def has_estimate(self) -> bool:
         """Whether the program fits, and the compiler's estimate of its time is a number."""
-        return self.fits and not math.isnan(self.cost.cycles)
+        return self.cost is not None and not math.isnan(self.cost.cycles)
 
     def estimated_seconds(self) -> float:
         """The compiler's estimate of the compute time, without communication; only of what `has_estimate`."""
+        assert self.cost is not None
         assert self.has_estimate
         return self.cost.cycles / self.where.chip.clock
 
@@ -76,7 +82,7 @@ class CompiledProgram(NamedTuple):
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.device.hbm_bytes,
         }
-        if not self.fits:
+        if self.cost is None:
             return found | {"advice": self.program.advice}
         hbm = self.cost.traffic[0]
         return found | {
@@ -102,7 +108,7 @@ def compile_program(program: Program, where: Slice) -> CompiledProgram:
         needed = bytes_that_do_not_fit(str(error))
         if needed is None:
             raise
-        return CompiledProgram(program, where, needed, Cost(), fits=False)
+        return CompiledProgram(program, where, needed, None)
     memory = compiled.memory_analysis()
     needed = (  # results that reuse the memory of arguments (donated buffers) count once
         memory.argument_size_in_bytes
@@ -121,13 +127,13 @@ def runs_without_estimate(cost: Cost) -> dict[str, int]:
     return {kind: math.ceil(runs) for kind, runs in kinds}
 
 
-def summary(cost: Cost) -> list[dict[str, Any]]:
+def summary(cost: Cost | None) -> list[dict[str, Any]]:
     """The collectives summed by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends.
 
     Kinds of those between slices end in `between slices`.
     """
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
-    for collective in cost.collectives:
+    for collective in cost.collectives if cost else ():
         row = rows[collective.opcode + collective.between_slices * BETWEEN, collective.group]
         row["times"] += collective.times
         row["bytes"] += collective.bytes * collective.times
@@ -152,6 +158,7 @@ the size of `take`; about every second program ends more."""
 
 def play_rates(play: CompiledProgram, take: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:
     """The rates of the program `device`, which fits, with `take`, and their share of what the bare network reaches."""
+    assert play.cost is not None
     program, where, seconds = play.program, play.where, play.estimated_seconds() + TAKES * take.estimated_seconds()
     moves = program.batch * program.trip_count
     sample_bytes = take.program.to_hosts / take.program.batch
@@ -241,7 +248,7 @@ class StepTime(NamedTuple):
 def step_time(compiled: CompiledProgram) -> StepTime:
     """The parts of the time of one step of the compiled learner."""
     what, where = compiled.program.what, compiled.where.short_name
-    if not compiled.fits:
+    if compiled.cost is None:
         raise ConfigError(f"{what} do not fit on {where}; to reduce the memory: {compiled.program.advice}")
     if not compiled.has_estimate:
         raise ConfigError(f"{what}: the compiler does not estimate the time of this program on {where}")

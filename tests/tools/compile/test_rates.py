@@ -38,7 +38,7 @@ def test_a_gather_goes_one_way_and_a_single_chip_nowhere():
 
 def test_what_does_not_fit_is_not_compared():
     with pytest.raises(ConfigError, match=r"2 steps .*v5e-256; .*smaller network"):
-        step_time(learner()._replace(fits=False))
+        step_time(learner()._replace(cost=None))
 
 
 @pytest.mark.parametrize(("per_chip", "sizes"), [(None, [1024, 65_536]), (512, [2048, 131_072])])
