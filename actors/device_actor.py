@@ -123,8 +123,7 @@ class RolloutCore:
 
         selfplay, (new, dropped, depth, resignations) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.plies.done.shape == (self._moves, self._experiment.actors.games)
-        overwritten = partial(jax.lax.dynamic_update_slice_in_dim, start_index=state.oldest, axis=0)
-        history = jax.tree.map(overwritten, state.history, new)
+        history = jax.tree.map(partial(overwritten, at=state.oldest), state.history, new)
         assert history.plies.done.shape == (self._rows, self._experiment.actors.games)
         oldest = (state.oldest + self._moves) % self._rows
         # Targets follow the order of time. The plies without states and policies are small enough to be copied for it.
@@ -194,6 +193,11 @@ class RolloutCore:
         """The parts of policies `[B, A]` that samples hold."""
         kept: tuple[jax.Array, jax.Array | None] = jax.tree.map(jnp.transpose, self._packing.kept(policy, jnp))
         return kept
+
+
+def overwritten(ring: jax.Array, rows: jax.Array, at: jax.Array) -> jax.Array:
+    """The ring `[H, ...]` with `rows` `[T, ...]` from row `at` on."""
+    return jax.lax.dynamic_update_slice_in_dim(ring, rows, at, axis=0)
 
 
 def games_last(leaf: jax.Array) -> jax.Array:

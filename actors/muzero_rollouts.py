@@ -16,7 +16,7 @@ import optax
 
 from podzero.actors.clients import Acted, Running, acted
 from podzero.actors.core import explore
-from podzero.actors.device_actor import Rows, games_last
+from podzero.actors.device_actor import Rows, games_last, overwritten
 from podzero.actors.environments import Position, window_priorities
 from podzero.config import Experiment
 from podzero.config.samples import stored_observations, window_like, window_steps, windows_of
@@ -101,8 +101,7 @@ class MuZeroRollout:
         """Takes T steps in every episode and finds the windows that they complete."""
         step = partial(self._step, params, version)
         acting, (rows, sums) = jax.lax.scan(step, state.acting, length=self._new)
-        overwritten = partial(jax.lax.dynamic_update_slice_in_dim, start_index=state.oldest, axis=0)
-        history = jax.tree.map(overwritten, state.history, rows)
+        history = jax.tree.map(partial(overwritten, at=state.oldest), state.history, rows)
         assert history.last.shape == (self._rows, self._experiment.actors.games)
         oldest = (state.oldest + self._new) % self._rows
         # In the order of time.
