@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from podzero.core.errors import PodzeroError
-from podzero.envs.packing import is_key, plain
+from podzero.envs.packing import is_key
 from podzero.files import storage
 from podzero.files.store import store_of
 from podzero.files.workdir import write_atomically
@@ -159,7 +159,7 @@ def _mend_tensorstore() -> None:
 
 def _stored(state: TrainState) -> dict[str, Any]:
     """The leaves by name, with PRNG keys as raw arrays."""
-    return {name: plain(leaf) for name, leaf in named_leaves(state).items()}
+    return {name: jax.random.key_data(leaf) if is_key(leaf) else leaf for name, leaf in named_leaves(state).items()}
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
